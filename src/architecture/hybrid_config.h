@@ -74,14 +74,16 @@ struct HybridConfig {
   std::vector<std::int64_t> eos_ids;  // from config.json alone
   std::optional<std::int64_t> pad_id;
 
-  bool has_vision = false;       // a vision-language wrapper; the tower is left out
-  std::int64_t mtp_layers = 0;   // multi-token-prediction layers the checkpoint announces; left out
+  bool has_vision = false;           // a vision-language wrapper; the tower is left out
+  std::int64_t mtp_layers = 0;       // multi-token-prediction layers the checkpoint announces; left out
   std::vector<std::string> notices;  // what a user should know of how the config was read
 
   std::int64_t key_dim() const { return linear_k_heads * linear_k_dim; }
   std::int64_t value_dim() const { return linear_v_heads * linear_v_dim; }
   std::int64_t conv_dim() const { return 2 * key_dim() + value_dim(); }
-  bool is_linear(std::int64_t layer) const { return layer_kinds[static_cast<std::size_t>(layer)] == LayerKind::linear_attention; }
+  bool is_linear(std::int64_t layer) const {
+    return layer_kinds[static_cast<std::size_t>(layer)] == LayerKind::linear_attention;
+  }
   bool is_moe(std::int64_t layer) const { return moe_layers[static_cast<std::size_t>(layer)]; }
   std::vector<std::int64_t> layers_of(LayerKind kind) const;
 };
