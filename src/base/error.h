@@ -25,6 +25,7 @@ template <typename... Args>
 
 }  // namespace sluice
 
-// A bug in Sluice when it fails, never something a user caused: prints nothing, aborts the program through std::logic_error.
+// A bug in Sluice when it fails, never something a user caused: prints nothing, aborts the program through
+// std::logic_error.
 #define SLUICE_CHECK(condition) \
   (static_cast<bool>(condition) ? void(0) : ::sluice::check_failed(#condition, __FILE__, __LINE__))

@@ -52,10 +52,16 @@ constexpr f16 to_f16(float x) noexcept {
 template <typename T>
 constexpr T from_f32(float x) noexcept;
 template <>
-constexpr float from_f32<float>(float x) noexcept { return x; }
+constexpr float from_f32<float>(float x) noexcept {
+  return x;
+}
 template <>
-constexpr bf16 from_f32<bf16>(float x) noexcept { return to_bf16(x); }
+constexpr bf16 from_f32<bf16>(float x) noexcept {
+  return to_bf16(x);
+}
 template <>
-constexpr f16 from_f32<f16>(float x) noexcept { return to_f16(x); }
+constexpr f16 from_f32<f16>(float x) noexcept {
+  return to_f16(x);
+}
 
 }  // namespace sluice

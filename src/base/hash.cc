@@ -16,7 +16,9 @@ Xxh3::~Xxh3() = default;
 Xxh3::Xxh3(Xxh3&&) noexcept = default;
 Xxh3& Xxh3::operator=(Xxh3&&) noexcept = default;
 
-void Xxh3::update(std::span<const std::byte> bytes) noexcept { XXH3_64bits_update(&state_->xxh, bytes.data(), bytes.size()); }
+void Xxh3::update(std::span<const std::byte> bytes) noexcept {
+  XXH3_64bits_update(&state_->xxh, bytes.data(), bytes.size());
+}
 
 std::uint64_t Xxh3::digest() const noexcept { return XXH3_64bits_digest(&state_->xxh); }
 

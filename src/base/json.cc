@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -23,10 +22,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(static_cast<std::int64_t>(value))); }
-  bool number_unsigned(number_unsigned_t value) override {
-    if (value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return add(Json(static_cast<std::int64_t>(value)));
-    return add(Json(static_cast<std::uint64_t>(value)));
-  }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(static_cast<std::uint64_t>(value))); }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(static_cast<double>(value))); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
   bool binary(binary_t&) override { return false; }
@@ -35,13 +31,15 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t) override { return open(Json(Json::Array{})); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    if (!open_.back().keys.insert(name).second) fail("{}: the key \"{}\" occurs twice in one object; remove one", source_, name);
+    if (!open_.back().keys.insert(name).second)
+      fail("{}: the key \"{}\" occurs twice in one object; remove one", source_, name);
     open_.back().key = std::move(name);
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     std::string_view reason = error.what();
-    if (const auto end_of_id = reason.find("] "); end_of_id != std::string_view::npos) reason.remove_prefix(end_of_id + 2);
+    if (const auto end_of_id = reason.find("] "); end_of_id != std::string_view::npos)
+      reason.remove_prefix(end_of_id + 2);
     fail("{}: not valid JSON at byte {}: {}", source_, position, one_line(reason));
   }
 
@@ -54,12 +52,14 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   static std::string one_line(std::string_view text) {
     std::string out;
-    for (const char c : text.substr(0, 200)) out += static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f ? '?' : c;
+    for (const char c : text.substr(0, 200))
+      out += static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f ? '?' : c;
     return out;
   }
 
   bool open(Json value) {
-    if (open_.size() >= kMaxDepth) fail("{}: nested deeper than {} levels; not a file of this kind", source_, kMaxDepth);
+    if (open_.size() >= kMaxDepth)
+      fail("{}: nested deeper than {} levels; not a file of this kind", source_, kMaxDepth);
     open_.push_back({std::move(value), {}, {}});
     return true;
   }
@@ -92,10 +92,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 nlohmann::ordered_json to_dom(const Json& value) {
   if (value.is_null()) return nullptr;
   if (value.is_bool()) return value.as_bool("");
-  if (value.is_integer()) {
-    if (value.as_number("") > 0x1p63 - 1024) return value.as_uint("");
-    return value.as_int("");
-  }
+  if (value.is_unsigned()) return value.as_uint("");
+  if (value.is_integer()) return value.as_int("");
   if (value.is_number()) return value.as_number("");
   if (value.is_string()) return value.as_string("");
   if (value.is_array()) {
@@ -202,7 +200,8 @@ Json read_json(const std::filesystem::path& path, std::uint64_t max_bytes) {
   std::vector<char> piece(1u << 16);
   while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0) {
     text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > max_bytes) fail("{}: larger than the {} bytes a file of this kind may have", path.string(), max_bytes);
+    if (text.size() > max_bytes)
+      fail("{}: larger than the {} bytes a file of this kind may have", path.string(), max_bytes);
   }
   if (file.bad()) fail("{}: cannot be read", path.string());
   return parse_json(text, path.string());

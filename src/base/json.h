@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,14 @@ class Json {
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<std::int64_t>(value)) {}
   Json(std::int64_t value) : value_(value) {}
-  Json(std::uint64_t value) : value_(value) {}
+  // Kept signed whenever it fits, so that equal integers are equal values however they were made.
+  Json(std::uint64_t value) {
+    if (value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      value_ = static_cast<std::int64_t>(value);
+    } else {
+      value_ = value;
+    }
+  }
   Json(double value) : value_(value) {}
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
@@ -40,7 +48,10 @@ class Json {
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
   // An integer literal (1e3 and 1.0 are not), whatever its sign.
-  bool is_integer() const { return std::holds_alternative<std::int64_t>(value_) || std::holds_alternative<std::uint64_t>(value_); }
+  bool is_integer() const {
+    return std::holds_alternative<std::int64_t>(value_) || std::holds_alternative<std::uint64_t>(value_);
+  }
+  bool is_unsigned() const { return std::holds_alternative<std::uint64_t>(value_); }  // an integer beyond int64
   bool is_number() const { return is_integer() || std::holds_alternative<double>(value_); }
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }

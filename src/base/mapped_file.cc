@@ -17,7 +17,7 @@ namespace sluice {
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail("{}: cannot be opened: {}", path.string(), std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
     fail("{}: expected a regular file, found something else", path.string());

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-// Movable, not copyable. Throws Error naming the file when it cannot be opened, is not a regular file, or cannot be mapped.
+// Movable, not copyable. Throws Error naming the file when it cannot be opened, is not a regular file, or cannot be
+// mapped.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

@@ -28,7 +28,8 @@ std::optional<Recurrence> recurrence_from_name(std::string_view) noexcept;
 std::optional<Gates> gates_from_name(std::string_view) noexcept;
 std::optional<StateKind> state_kind_from_name(std::string_view) noexcept;
 
-// One extent of a graph input or state: a number, or a symbol such as "batch_size", "num_blocks", "past_sequence_length".
+// One extent of a graph input or state: a number, or a symbol such as "batch_size", "num_blocks",
+// "past_sequence_length".
 struct Extent {
   std::int64_t value = -1;  // -1: symbolic
   std::string symbol;
@@ -54,8 +55,8 @@ struct StateInfo {
 };
 
 struct GraphInfo {
-  std::string role;  // "decoder"
-  std::string file;  // "model.onnx"
+  std::string role;               // "decoder"
+  std::string file;               // "model.onnx"
   std::vector<PortInfo> inputs;   // states excluded
   std::vector<PortInfo> outputs;  // states excluded
   std::vector<StateInfo> states;
@@ -109,8 +110,8 @@ struct Manifest {
   ModelInfo model;
   std::vector<GraphInfo> graphs;
   std::vector<WeightInfo> weights_index;
-  std::vector<FileInfo> sources;  // files read
-  std::vector<FileInfo> files;    // files written, sluice.json excepted
+  std::vector<FileInfo> sources;            // files read
+  std::vector<FileInfo> files;              // files written, sluice.json excepted
   std::vector<std::string> unused_tensors;  // of the checkpoint, deliberately left out
   std::vector<std::string> notices;
   Json options;  // the export's options as given

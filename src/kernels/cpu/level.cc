@@ -8,13 +8,15 @@ namespace {
 bool runs(Level level) noexcept {
   // __builtin_cpu_supports also asks the operating system whether it saves the registers.
   switch (level) {
-    case Level::scalar: return true;
+    case Level::scalar:
+      return true;
     case Level::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
     case Level::avx512:
       return runs(Level::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
   }
   return false;
 }
