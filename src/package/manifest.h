@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/extent.h"
 #include "base/json.h"
 #include "base/shape.h"
 
@@ -27,14 +28,6 @@ std::optional<Layout> layout_from_name(std::string_view) noexcept;
 std::optional<Recurrence> recurrence_from_name(std::string_view) noexcept;
 std::optional<Gates> gates_from_name(std::string_view) noexcept;
 std::optional<StateKind> state_kind_from_name(std::string_view) noexcept;
-
-// One extent of a graph input or state: a number, or a symbol such as "batch_size", "num_blocks",
-// "past_sequence_length".
-struct Extent {
-  std::int64_t value = -1;  // -1: symbolic
-  std::string symbol;
-  bool operator==(const Extent&) const = default;
-};
 
 struct PortInfo {  // an ordinary graph input or output
   std::string name;
