@@ -15,7 +15,7 @@ add_library(onnxruntime SHARED IMPORTED)
 set_target_properties(onnxruntime PROPERTIES
   IMPORTED_LOCATION ${SLUICE_DEPS}/onnxruntime/lib/libonnxruntime.so.1
   IMPORTED_SONAME libonnxruntime.so.1
-  INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${SLUICE_DEPS}/onnxruntime/include)
+  INTERFACE_INCLUDE_DIRECTORIES ${SLUICE_DEPS}/onnxruntime/include)
 # The headers alone, for the operator library, which takes the API from the program that loads it.
 add_library(onnxruntime_headers INTERFACE)
 target_include_directories(onnxruntime_headers SYSTEM INTERFACE ${SLUICE_DEPS}/onnxruntime/include)

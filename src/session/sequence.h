@@ -28,7 +28,7 @@ class Sequence {
   // The session must outlive the sequence.
   explicit Sequence(const Session& session, const SequenceOptions& options = {});
 
-  // Runs tokens through the graph, at most max_piece in a step, cut at multiples of the chunk where possible. `rows`
+  // Runs tokens through the graph, at most max_piece in a step (the default is a multiple of the chunk). `rows`
   // (ascending indices into `tokens`) says whose logits the sink gets, in that order; memory does not grow with their
   // number. With a pruned dense graph each wanted row ends a step. After an Error the states are undefined: reset() or
   // drop it.
@@ -55,16 +55,19 @@ class Sequence {
   };
 
   void reserve(std::int64_t tokens);
-  void grow(std::size_t index, std::int64_t positions);
-  void run_piece(std::span<const std::int64_t> tokens, std::span<const std::int32_t> wanted);
+  void grow(std::size_t index, const StateExtents& extents);
+  std::int64_t piece_length(std::int64_t begin, std::int64_t count, std::span<const std::int64_t> rows) const noexcept;
+  std::int64_t logits_row(std::int64_t token, std::size_t order, std::int64_t size) const noexcept;
+  void run_piece(std::span<const std::int64_t> tokens, std::vector<std::int32_t> wanted);
   void deliver(std::int64_t row, std::int64_t slot, const LogitsSink& sink);
-  std::int64_t piece_length(std::int64_t left) const noexcept;
 
   const Session* session_;
-  std::int64_t max_piece_ = 0;
+  std::int64_t max_piece_ = 0;  // tokens of one step
+  std::int64_t max_rows_ = 0;   // logits rows of one step
   std::int64_t length_ = 0;
-  std::int64_t positions_ = 0;  // tokens (dense) or blocks (packed) that the KV states hold
-  std::vector<Buffer> states_;  // in the order of graph().states
+  std::int64_t capacity_ = 0;              // tokens that the KV states hold
+  std::vector<Buffer> states_;             // in the order of graph().states
+  std::vector<std::int32_t> block_table_;  // [blocks]: block b is the b-th of the pool
   std::vector<std::byte> logits_;
   std::vector<float> row_;  // [vocab] of one token, converted
 };
