@@ -12,7 +12,9 @@ namespace sluice {
 // What a user did or gave that cannot work. The message is one line: the thing, expected, found, where, what to do.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // Keeps the message one readable line whatever names it quotes: control characters become '?', and the middle of a
+  // message beyond 2000 bytes is left out.
+  explicit Error(const std::string& message);
 };
 
 // Throws Error with a formatted message.

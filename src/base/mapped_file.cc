@@ -15,7 +15,8 @@
 namespace sluice {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: opening a pipe that nobody writes to would wait for ever; regular files do not mind.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) fail("{}: cannot be opened: {}", path.string(), std::strerror(errno));
   struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
