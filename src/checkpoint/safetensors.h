@@ -49,7 +49,7 @@ class SafetensorsFile {
   SafetensorsContent content_;
 };
 
-// A safetensors dtype ("BF16") from ours and back; null and empty for what the format or Sluice does not know.
+// The format's spelling: "BF16".
 std::string_view safetensors_dtype(DType dtype) noexcept;
 
 }  // namespace sluice
