@@ -79,10 +79,10 @@ struct OperatorSpec {
   std::string_view domain;
   std::string_view name;
   std::int64_t since_version = 1;
-  std::span<const AttributeSpec> attributes;
-  std::span<const TypeVariable> types;
-  std::span<const PortSpec> inputs;
-  std::span<const PortSpec> outputs;
+  std::span<const AttributeSpec> attributes = {};
+  std::span<const TypeVariable> types = {};
+  std::span<const PortSpec> inputs = {};
+  std::span<const PortSpec> outputs = {};
   // Sets the shape of every listed output from what the context tells. Throws Error for shapes that do not fit: rank,
   // extents that are known on both sides and differ. Null: outputs have the shape of input 0.
   void (*infer)(ShapeContext&) = nullptr;
