@@ -1,0 +1,40 @@
+// The part of Linear that is compiled once a level: a block of rows against a block of outputs, on one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/weight_view.h"
+
+namespace sluice {
+
+// y[m][n] = sum over k of x[row(m)][k] * weight[n][k], in linear.h's order, + bias[n]
+struct LinearBlock {
+  const float* x = nullptr;  // f32 rows of weight.cols elements, x_stride elements apart
+  std::int64_t x_stride = 0;
+  const std::int32_t* x_rows = nullptr;  // [rows] row(m), or null: row(m) = m
+  std::int64_t rows = 0;
+  WeightView weight;
+  const float* bias = nullptr;  // [weight.rows] or null, any alignment
+  float* y = nullptr;           // [rows, weight.rows] f32, y_stride elements from row to row
+  std::int64_t y_stride = 0;
+};
+
+namespace avx2 {
+void linear_block(const LinearBlock& block) noexcept;
+}
+namespace avx512 {
+void linear_block(const LinearBlock& block) noexcept;
+}
+
+// The block function of a level; the scalar one is the specification.
+void linear_block(Level level, const LinearBlock& block) noexcept;
+
+// How a product is cut into items, by its shape alone: `outs` outputs by `rows` rows each.
+struct LinearCut {
+  std::int64_t outs = 0;
+  std::int64_t rows = 0;
+};
+LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept;
+
+}  // namespace sluice
