@@ -30,6 +30,16 @@ function(sluice_library name floor)
     endif()
     target_link_libraries(${target} PUBLIC sluice_${below})
   endforeach()
+  # For tests/lint: one line a folder, with its path below src/.
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  set(below_folders "")
+  foreach(below ${ARG_DEPENDS})
+    get_target_property(source_dir sluice_${below} SOURCE_DIR)
+    file(RELATIVE_PATH below_folder ${CMAKE_SOURCE_DIR}/src ${source_dir})
+    list(APPEND below_folders ${below_folder})
+  endforeach()
+  list(JOIN below_folders "," below_folders)
+  set_property(GLOBAL APPEND PROPERTY SLUICE_FLOOR_LINES "${folder} ${floor} ${below_folders}")
 endfunction()
 
 # sluice_test(NAME SOURCES ... DEPENDS folders... LIBRARIES targets... LABELS ...): one GoogleTest program, its cases found by CTest.
