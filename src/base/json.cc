@@ -197,7 +197,8 @@ Json read_json(const std::filesystem::path& path, std::uint64_t max_bytes) {
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    fail("{}: expected a file, found {}", path.string(), std::filesystem::is_directory(status) ? "a folder" : "something else");
+    fail("{}: expected a file, found {}", path.string(),
+         std::filesystem::is_directory(status) ? "a folder" : "something else");
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) fail("{}: cannot be opened; is the path right and readable?", path.string());

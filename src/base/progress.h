@@ -13,6 +13,8 @@ class Progress {
   virtual void advance(std::uint64_t done, std::uint64_t total) { (void)done, (void)total; }
   // A thing the user should know: named tensor, key or file, and what was done about it.
   virtual void notice(const std::string& text) { (void)text; }
+  // Asked between pieces of work; when true the job throws Error and leaves nothing behind.
+  virtual bool cancelled() const { return false; }
 };
 
 }  // namespace sluice

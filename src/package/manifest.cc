@@ -115,6 +115,12 @@ template <typename Io>
 void fields(Io& io, WeightInfo& v) {
   io("initializer", v.initializer), io("canonical", v.canonical), io("dtype", v.dtype), io("shape", v.shape);
   io("file", v.file), io("offset", v.offset), io("bytes", v.bytes), io("transform", v.transform);
+  io("source_xxh3", v.source_xxh3);
+}
+
+template <typename Io>
+void fields(Io& io, SourceInfo& v) {
+  io("path", v.path), io("bytes", v.bytes), io("xxh3", v.xxh3), io("covers", v.covers);
 }
 
 template <typename Io>

@@ -56,7 +56,7 @@ struct GraphInfo {
 };
 
 struct FileInfo {
-  std::string path;  // relative: to the package for files written, to the checkpoint for files read
+  std::string path;  // relative to the package
   std::uint64_t bytes = 0;
   std::string xxh3;  // 16 hex digits
 };
@@ -69,7 +69,17 @@ struct WeightInfo {  // one initializer of the graph: where it lies, and which c
   std::string file;
   std::uint64_t offset = 0;  // bytes
   std::uint64_t bytes = 0;
-  std::string transform;  // "", "transpose", "interleave", "neg_exp", ... for readers
+  std::string transform;    // "", "interleave", "neg_exp", ... for readers
+  std::string source_xxh3;  // of the checkpoint bytes it was made from, in the order used; empty for tables
+};
+
+// A file of the checkpoint that was read. The hash of a weight file covers its header alone (8 bytes of length and the
+// JSON): what was read of its data is hashed weight by weight, since a cut export does not read all of it.
+struct SourceInfo {
+  std::string path;  // relative to the checkpoint
+  std::uint64_t bytes = 0;
+  std::string xxh3;
+  std::string covers;  // "whole" | "header"
 };
 
 // The sizes of the model that a runtime, a verifier or a person needs; see HybridConfig for meanings.
@@ -103,7 +113,7 @@ struct Manifest {
   ModelInfo model;
   std::vector<GraphInfo> graphs;
   std::vector<WeightInfo> weights_index;
-  std::vector<FileInfo> sources;            // files read
+  std::vector<SourceInfo> sources;
   std::vector<FileInfo> files;              // files written, sluice.json excepted
   std::vector<std::string> unused_tensors;  // of the checkpoint, deliberately left out
   std::vector<std::string> notices;

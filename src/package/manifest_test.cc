@@ -30,7 +30,8 @@ Manifest sample() {
   GraphInfo g{"decoder", "model.onnx", {{"input_ids", DType::i64, {{-1, "num_tokens"}}}}, {}, {}};
   g.states.push_back({StateKind::recurrent, 0, DType::f32, {{-1, "batch_size"}, {4, ""}, {8, ""}, {8, ""}}, "a", "b"});
   m.graphs.push_back(g);
-  m.weights_index.push_back({"w", "lm_head", DType::bf16, {3, 4}, "model.onnx.data", 1ull << 40, 24, "transpose"});
+  m.weights_index.push_back(
+      {"w", "lm_head", DType::bf16, {3, 4}, "model.onnx.data", 1ull << 40, 24, "neg_exp", "00112233"});
   m.files.push_back({"model.onnx", 12, "0123456789abcdef"});
   m.options.set("dtype", "fp32");
   return m;
