@@ -31,6 +31,7 @@ struct ValueInfo {
   std::string name;
   DType dtype = DType::f32;
   Extents shape;
+  bool described = true;  // false: a parsed model does not say the dtype and shape of this intermediate value
 };
 
 using AttributeValue = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>>;
@@ -109,7 +110,7 @@ class Graph {
   Value add_value(std::string name, DType dtype, Extents shape);
   Value add_input(std::string name, DType dtype, Extents shape);
   Value add_initializer(std::string name, DType dtype, Shape shape, decltype(Initializer::data) data);
-  // Every input must exist already: nodes stay in topological order.
+  // Every input must be defined already: nodes stay in topological order. A name may be empty, else it is unique.
   void add_node(Node node);
   void add_output(Value value);
   void rename(Value value, std::string name);
@@ -135,6 +136,7 @@ class Graph {
   std::vector<Value> inputs_;
   std::vector<Value> outputs_;
   std::vector<Initializer> initializers_;
+  std::vector<bool> defined_;  // [values]: an input, an initializer, or some node's output
   std::map<std::string, Value, std::less<>> by_name_;
   std::set<std::string, std::less<>> node_names_;
 };
