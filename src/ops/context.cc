@@ -1,0 +1,87 @@
+#include "ops/context.h"
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "ops/node.h"
+
+namespace sluice::ops {
+namespace {
+
+struct Trampoline {
+  Executor::Item item;
+  void* context;
+};
+
+void run_item(void* data, std::size_t index) {
+  const auto& trampoline = *static_cast<const Trampoline*>(data);
+  trampoline.item(trampoline.context, static_cast<std::int64_t>(index));
+}
+
+}  // namespace
+
+void SessionExecutor::run(std::int64_t count, Item item, void* context) noexcept {
+  if (count == 1) return item(context, 0);  // no hand-over for one item
+  if (count <= 0) return;
+  Trampoline trampoline{item, context};
+  OrtStatus* status =
+      api_.KernelContext_ParallelFor(&context_, run_item, static_cast<std::size_t>(count), 0, &trampoline);
+  if (status == nullptr) return;
+  api_.ReleaseStatus(status);  // refused before any item ran: the calling thread runs them all
+  for (std::int64_t i = 0; i < count; ++i) item(context, i);
+}
+
+Scratch::Scratch(const OrtApi& api, const OrtKernelContext& context, std::size_t bytes) : api_(api) {
+  if (bytes == 0) return;
+  OrtHandle<OrtMemoryInfo> memory(api.ReleaseMemoryInfo);
+  check(api, api.CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, memory.out()));
+  check(api, api.KernelContext_GetAllocator(&context, memory.get(), &allocator_));
+  block_ = allocator_->Alloc(allocator_, bytes + kAlignment);
+  if (block_ == nullptr) {
+    api.ReleaseAllocator(allocator_);
+    fail("scratch memory: {} bytes could not be allocated", bytes);
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(block_);
+  const std::size_t skip = (kAlignment - address % kAlignment) % kAlignment;
+  bytes_ = {static_cast<std::byte*>(block_) + skip, bytes};
+}
+
+Scratch::~Scratch() {
+  if (block_ == nullptr) return;
+  allocator_->Free(allocator_, block_);
+  api_.ReleaseAllocator(allocator_);
+}
+
+Context::Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpec& spec)
+    : api_(api), context_(context), spec_(spec) {
+  check(api, api.KernelContext_GetInputCount(&context, &input_count_));
+  check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
+}
+
+Argument Context::input(int index) const {
+  const PortSpec& port = spec_.inputs[static_cast<std::size_t>(index)];
+  const OrtValue* value = nullptr;
+  if (static_cast<std::size_t>(index) < input_count_) {
+    check(api_, api_.KernelContext_GetInput(&context_, static_cast<std::size_t>(index), &value));
+  }
+  if (value != nullptr) return read_tensor(api_, *value, index, port.name);
+  Argument absent;
+  absent.index = index;
+  absent.name = port.name;
+  if (port.presence == Presence::required) fail("{} is missing", label(absent));
+  return absent;
+}
+
+void* Context::output(int index, const Dims& shape) {
+  if (static_cast<std::size_t>(index) >= output_count_) return nullptr;
+  shape.elements();  // refuses what ONNX Runtime would multiply without looking
+  OrtValue* value = nullptr;
+  check(api_, api_.KernelContext_GetOutput(&context_, static_cast<std::size_t>(index), shape.span().data(),
+                                           shape.rank(), &value));
+  if (value == nullptr) return nullptr;
+  void* data = nullptr;
+  check(api_, api_.GetTensorMutableData(value, &data));
+  return data;
+}
+
+}  // namespace sluice::ops

@@ -1,0 +1,63 @@
+// One run of a node: its inputs, outputs, scratch memory and the session's threads.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/executor.h"
+#include "ops/argument.h"
+#include "ops/ort.h"
+#include "opset/operator.h"
+
+namespace sluice::ops {
+
+// The intra-op threads of the session that runs the node.
+class SessionExecutor final : public Executor {
+ public:
+  SessionExecutor(const OrtApi& api, const OrtKernelContext& context) : api_(api), context_(context) {}
+  void run(std::int64_t count, Item item, void* context) noexcept override;
+
+ private:
+  const OrtApi& api_;
+  const OrtKernelContext& context_;
+};
+
+// Memory from the session's allocator, given back at the end of the run. Aligned to kAlignment bytes.
+class Scratch {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  Scratch(const OrtApi& api, const OrtKernelContext& context, std::size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  std::span<std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  const OrtApi& api_;
+  OrtAllocator* allocator_ = nullptr;
+  void* block_ = nullptr;
+  std::span<std::byte> bytes_;
+};
+
+class Context {
+ public:
+  Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpec& spec);
+
+  // Not present for a left-out input. Error when a required input is missing, or its element type is none of ours.
+  Argument input(int index) const;
+  // Null when the node does not list that output. The shape's product must not overflow.
+  void* output(int index, const Dims& shape);
+  Scratch scratch(std::size_t bytes) const { return {api_, context_, bytes}; }
+  SessionExecutor executor() const { return {api_, context_}; }
+
+ private:
+  const OrtApi& api_;
+  OrtKernelContext& context_;
+  const OperatorSpec& spec_;
+  std::size_t input_count_ = 0;
+  std::size_t output_count_ = 0;
+};
+
+}  // namespace sluice::ops

@@ -1,0 +1,74 @@
+#include "ops/register.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/adapters.h"
+
+namespace sluice::ops {
+namespace {
+
+class Domain {
+ public:
+  Domain(const OrtApi& api, std::string_view name, std::vector<CustomOp> ops)
+      : ops_(std::move(ops)), domain_(api.ReleaseCustomOpDomain) {
+    check(api, api.CreateCustomOpDomain(std::string(name).c_str(), domain_.out()));
+    for (const CustomOp& op : ops_) check(api, api.CustomOpDomain_Add(domain_.get(), &op));
+  }
+
+  OrtCustomOpDomain* get() const noexcept { return domain_.get(); }
+
+ private:
+  std::vector<CustomOp> ops_;
+  OrtHandle<OrtCustomOpDomain> domain_;
+};
+
+// The operators of one runtime at one level.
+struct Library {
+  Library(const OrtApi& api, Level level);
+  std::unique_ptr<Domain> microsoft;
+  std::unique_ptr<Domain> sluice;
+};
+
+template <typename... Ops>
+std::vector<CustomOp> list(Ops&&... ops) {
+  std::vector<CustomOp> result;
+  (result.push_back(std::forward<Ops>(ops)), ...);
+  return result;
+}
+
+Library::Library(const OrtApi& api, Level level)
+    : microsoft(std::make_unique<Domain>(api, kMicrosoftDomain,
+                                         list(gated_delta_net_op(api, level), varlen_linear_attention_op(api, level),
+                                              varlen_causal_conv_op(api, level), paged_attention_op(api, level)))),
+      sluice(std::make_unique<Domain>(api, kSluiceDomain, list(linear_op(api, level), moe_op(api, level)))) {}
+
+// Sessions keep pointers to the operators they were given and say nothing when they end, so the operators live as long
+// as the program: one set for each runtime and level that asked.
+const Library& library_for(const OrtApi& api, Level level) {
+  static std::mutex mutex;
+  static std::map<std::pair<const OrtApi*, Level>, Library> libraries;
+  const std::lock_guard lock(mutex);
+  return libraries.try_emplace({&api, level}, api, level).first->second;
+}
+
+}  // namespace
+
+OrtStatus* register_custom_ops(OrtSessionOptions* options, const OrtApiBase* base, Level level) noexcept {
+  const OrtApi* api = base->GetApi(kOrtApiVersion);
+  if (api == nullptr) return nullptr;
+  try {
+    const Library& library = library_for(*api, level);
+    check(*api, api->AddCustomOpDomain(options, library.microsoft->get()));
+    check(*api, api->AddCustomOpDomain(options, library.sluice->get()));
+    return nullptr;
+  } catch (...) {
+    return status_of_current_exception(*api, "sluice operators: ");
+  }
+}
+
+}  // namespace sluice::ops
