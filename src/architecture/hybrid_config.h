@@ -63,7 +63,8 @@ struct HybridConfig {
   Activation activation = Activation::silu;  // MLPs, experts and the convolution
   GateActivation output_gate = GateActivation::silu;
   bool attention_bias = false;
-  bool tied = false;  // the embedding is the output projection
+  bool tied = false;          // the embedding is the output projection
+  bool tie_disputed = false;  // the root and text_config disagree about it; tied is then true
 
   std::vector<LayerKind> layer_kinds;  // [layers]
   std::vector<bool> moe_layers;        // [layers]
@@ -85,7 +86,7 @@ struct HybridConfig {
     return layer_kinds[static_cast<std::size_t>(layer)] == LayerKind::linear_attention;
   }
   bool is_moe(std::int64_t layer) const { return moe_layers[static_cast<std::size_t>(layer)]; }
-  std::vector<std::int64_t> layers_of(LayerKind kind) const;
+  std::vector<std::int64_t> layers_of(LayerKind kind) const;  // indices, ascending
 };
 
 }  // namespace sluice

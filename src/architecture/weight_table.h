@@ -38,6 +38,7 @@ struct SourceTensor {
   std::string
       name;  // without the model prefix: "layers.0.linear_attn.A_log"; lm_head.weight may also stand at the root
   Shape shape;
+  std::string_view axes;  // the config keys behind the shape, for messages: "vocab_size, hidden_size"
 };
 
 // One way a checkpoint may store a canonical weight, whose rows are the runs, one after the other.
@@ -57,12 +58,15 @@ struct WeightSpec {
 // Every weight of the model, embedding first, then layer by layer, then norm and lm_head.
 std::vector<WeightSpec> weight_table(const HybridConfig& config);
 
-// A model family: which model types it reads, how it spells its weights. One file each; families.cc lists them.
+// A model family: which model types it reads, how it spells its weights. One file each in families/, which defines
+// `extern const Family family_<file name>`; the build lists them.
 struct Family {
   std::string_view name;                          // HybridConfig::family
   std::span<const std::string_view> model_types;  // of config.json, at the root or in text_config
-  bool moe_only = false;  // every layer's MLP is a mixture of experts unless the config says not
-  void (*add_layer)(const HybridConfig& config, std::int64_t layer, std::vector<WeightSpec>& table);
+  bool experts = false;  // MLPs are mixtures of experts, unless mlp_only_layers or decoder_sparse_step say not
+  bool always_normalizes_top_k = false;  // norm_topk_prob is not asked
+  // Appends the weights of one layer.
+  void (*add_layer)(const HybridConfig& config, std::int64_t layer, std::vector<WeightSpec>& table) = nullptr;
 };
 
 std::span<const Family* const> families();

@@ -62,7 +62,9 @@ class Parser {
     }
     std::sort(claims.begin(), claims.end(),
               [](const Claim& a, const Claim& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-    for (const Claim& claim : claims) check_range(claim);
+    std::uint64_t described = 0;
+    for (const Claim& claim : claims) described = std::max(described, claim.end);
+    for (const Claim& claim : claims) check_range(claim, described);
     for (const Claim& claim : claims) check_size(claim);
     check_cover(claims);
     for (Claim& claim : claims) add(std::move(claim));
@@ -181,16 +183,16 @@ class Parser {
 
   std::uint64_t data_bytes() const { return file_.size() - data_start_; }
 
-  void check_range(const Claim& claim) const {
+  void check_range(const Claim& claim, std::uint64_t described) const {
     if (claim.begin > claim.end) {
       fail("{}: tensor \"{}\": data_offsets [{}, {}] end before they begin", source_, claim.name, claim.begin,
            claim.end);
     }
     if (claim.end > data_bytes()) {
       fail(
-          "{}: tensor \"{}\" ends at byte {} of the data, but the file has {} bytes of data ({} in all); truncated or "
-          "damaged",
-          source_, claim.name, claim.end, data_bytes(), file_.size());
+          "{}: tensor \"{}\" ends at byte {} of the data, but of the {} bytes that the header describes the file has "
+          "{} ({} in all); truncated or damaged",
+          source_, claim.name, claim.end, described, data_bytes(), file_.size());
     }
   }
 

@@ -152,7 +152,7 @@ TEST(Safetensors, RefusesRangesOutsideTheFile) {
   const auto error = [](std::string_view offsets, std::string_view shape) {
     return parse_error(raw_safetensors("{" + entry("tensor", "U8", shape, offsets) + "}", "12345678"));
   };
-  EXPECT_THAT(error("[0,9]", "[9]"), AllOf(HasSubstr("\"tensor\""), HasSubstr("byte 9"), HasSubstr("8 bytes of data")));
+  EXPECT_THAT(error("[0,9]", "[9]"), AllOf(HasSubstr("\"tensor\""), HasSubstr("byte 9"), HasSubstr("the file has 8")));
   EXPECT_THAT(error("[8,18446744073709551615]", "[1]"), HasSubstr("18446744073709551615"));
   EXPECT_THAT(error("[18446744073709551615,18446744073709551615]", "[0]"), HasSubstr("18446744073709551615"));
   EXPECT_THAT(error("[5,4]", "[1]"), AllOf(HasSubstr("\"tensor\""), HasSubstr("[5, 4]")));
@@ -195,8 +195,9 @@ TEST(Safetensors, RefusesOverlapsAndHoles) {
 TEST(Safetensors, NamesTheFirstTensorThatATruncationCuts) {
   const std::string whole =
       safetensors_bytes({{"z", "U8", {100}, std::string(100, 'z')}, {"a", "U8", {100}, std::string(100, 'a')}});
-  EXPECT_THAT(parse_error(whole.substr(0, whole.size() - 1)),
-              AllOf(HasSubstr("\"a\""), HasSubstr("byte 200"), HasSubstr("199 bytes")));
+  EXPECT_THAT(
+      parse_error(whole.substr(0, whole.size() - 1)),
+      AllOf(HasSubstr("\"a\""), HasSubstr("byte 200"), HasSubstr("the 200 bytes"), HasSubstr("the file has 199")));
   EXPECT_THAT(parse_error(whole.substr(0, whole.size() - 100 - 1)), HasSubstr("\"z\""));
   for (std::size_t size = 0; size < whole.size(); ++size)
     parse_error(whole.substr(0, size));  // each an Error, none a crash
