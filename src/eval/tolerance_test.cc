@@ -1,0 +1,86 @@
+#include "eval/tolerance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/golden.h"
+#include "weights/weight_source.h"
+
+namespace sluice {
+namespace {
+
+Manifest manifest_of(const HybridConfig& c) {
+  Manifest m;
+  m.model.layers = c.layers;
+  m.model.hidden = c.hidden;
+  m.model.vocab = c.vocab;
+  m.model.heads = c.heads;
+  m.model.kv_heads = c.kv_heads;
+  m.model.head_dim = c.head_dim;
+  m.model.linear_k_heads = c.linear_k_heads;
+  m.model.linear_v_heads = c.linear_v_heads;
+  m.model.linear_k_dim = c.linear_k_dim;
+  m.model.linear_v_dim = c.linear_v_dim;
+  m.model.conv_kernel = c.conv_kernel;
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    m.model.layer_kinds.push_back(c.is_linear(i) ? "linear_attention" : "full_attention");
+  }
+  return m;
+}
+
+class GoldenTolerance : public testing::TestWithParam<std::string> {};
+
+// The measured noise of a correct float32 computation must pass, and the smallest effect of 10 % noise on a single
+// weight must not.
+TEST_P(GoldenTolerance, lies_between_float_noise_and_a_wrong_weight) {
+  const golden::Case golden(GetParam());
+  const ModelSource model = open_model(golden.path);
+  const Tolerance t = derive_tolerance(manifest_of(model.config), DType::f32, 130, golden.max_logit());
+  const double noise = golden.noise("fp32_vs_fp64");
+  const double wrong = golden.meta.at("sensitivity", "meta").at("min", "sensitivity").as_number("min");
+  EXPECT_GT(t.logits, 2 * noise) << t.formula;
+  EXPECT_LT(t.logits, wrong / 4) << t.formula;
+}
+
+INSTANTIATE_TEST_SUITE_P(, GoldenTolerance, testing::ValuesIn(golden::cases()),
+                         [](const auto& test) { return golden::test_name(test.param); });
+
+TEST(Tolerance, is_the_formula_it_states) {
+  Manifest m;
+  m.model.layers = 1;
+  m.model.hidden = 10;
+  m.model.heads = 2;
+  m.model.head_dim = 5;
+  m.model.layer_kinds = {"full_attention"};
+  WeightInfo down;
+  down.canonical = "layers.0.mlp.down";
+  down.shape = {10, 30};
+  m.weights_index = {down};
+  // Sums: head 10, projections 10 + 10, attention 5 + 2 * 7, output 10, down 30.
+  const double relative = 16 * std::sqrt(16 * 0x1p-48 + (10 + 10 + 19 + 10 + 10 + 30) * 0x1p-48);
+  const Tolerance t = derive_tolerance(m, DType::f32, 7, 3.0);
+  EXPECT_DOUBLE_EQ(t.relative, relative);
+  EXPECT_DOUBLE_EQ(t.logits, 3 * relative);
+  EXPECT_THAT(t.formula, testing::HasSubstr("16 results stored"));
+  EXPECT_THAT(t.formula, testing::HasSubstr("89 terms summed"));
+  m.weights_index[0].shape = {30, 10};  // stored the other way round
+  EXPECT_DOUBLE_EQ(derive_tolerance(m, DType::f32, 7, 3.0).relative, relative);
+}
+
+TEST(Tolerance, grows_with_coarser_activations_and_rounded_weights) {
+  Manifest m;
+  m.model.layers = 4;
+  m.model.hidden = 64;
+  const auto relative = [&](DType activation, DType weights) {
+    m.activation = activation;
+    return derive_tolerance(m, weights, 10, 1).relative;
+  };
+  EXPECT_LT(relative(DType::f32, DType::f32), relative(DType::f32, DType::f16));
+  EXPECT_LT(relative(DType::f32, DType::f16), relative(DType::f16, DType::f16));
+  EXPECT_LT(relative(DType::f16, DType::f16), relative(DType::bf16, DType::f16));
+}
+
+}  // namespace
+}  // namespace sluice
