@@ -5,10 +5,12 @@
 //   layers.N.input_norm [H]   layers.N.post_norm [H]
 //   layers.N.linear.qkv [conv_dim,H] (rows q|k|v)   .z [value_dim,H]   .b [Hv,H]   .a [Hv,H]   .conv [conv_dim,1,K]
 //   layers.N.linear.A_log [Hv]   .dt_bias [Hv]   .norm [dv] (plain weight)   .out [H,value_dim]
-//   layers.N.attn.q_gate [heads*2*head_dim,H] (rows per head: query|gate)   .k  .v [kv_heads*head_dim,H]   .o
-//   [H,heads*head_dim] layers.N.attn.q_norm [head_dim]   .k_norm [head_dim]   and with attention_bias .q_gate_bias
-//   .k_bias .v_bias .o_bias layers.N.mlp.gate [I,H]   .up [I,H]   .down [H,I] layers.N.moe.router [E,H]   .gate_up
-//   [E,2I,H] (gate rows first)   .down [E,H,I] layers.N.moe.shared.gate  .up  .down   layers.N.moe.shared_gate [1,H]
+//   layers.N.attn.q_gate [heads*2*head_dim,H] (rows per head: query|gate)   .k  .v [kv_heads*head_dim,H]
+//   layers.N.attn.o [H,heads*head_dim]   .q_norm [head_dim]   .k_norm [head_dim]
+//   layers.N.attn.q_gate_bias   .k_bias   .v_bias   .o_bias (with attention_bias)
+//   layers.N.mlp.gate [I,H]   .up [I,H]   .down [H,I]
+//   layers.N.moe.router [E,H]   .gate_up [E,2I,H] (gate rows first)   .down [E,H,I]
+//   layers.N.moe.shared.gate  .up  .down   layers.N.moe.shared_gate [1,H]
 // Every RMS norm is canonical as a plain weight: zero-centred ones (1 + w) carry Elementwise::plus_one.
 #pragma once
 

@@ -63,9 +63,9 @@ LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
   // (96 x 1024 f32) stays in the second-level cache while 64 outputs pass over it.
   constexpr std::int64_t kFewRows = 8;
   constexpr std::int64_t kItemBytes = 64 << 10;
-  if (rows > kFewRows) return {64, 96};
+  if (rows > kFewRows) return {kLinearMostOuts, kLinearMostRows};
   const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 4, 1);
-  return {std::clamp<std::int64_t>(2 * kItemBytes / row_bytes / 8 * 8, 8, 64), kFewRows};
+  return {std::clamp<std::int64_t>(2 * kItemBytes / row_bytes / 8 * 8, 8, kLinearMostOuts), kFewRows};
 }
 
 void linear(Level level, const LinearArgs& args, Executor& executor) noexcept {

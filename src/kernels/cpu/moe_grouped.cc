@@ -1,0 +1,186 @@
+// The mixture at the vector levels: (token, rank) pairs are put in the order of their experts, and each expert's
+// products run over its own pairs, in linear.h's order whatever their number.
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/linear_core.h"
+#include "kernels/cpu/moe_core.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
+
+// What a chunk of tokens needs; slots are (token, rank) pairs in the order of their experts.
+struct Scratch {
+  float* p;              // [tokens, experts]
+  float* weight;         // [tokens, k]
+  std::int32_t* chosen;  // [tokens, k] expert
+  std::int32_t* slot;    // [tokens, k]
+  std::int32_t* token;   // [slots] of the chunk
+  std::int32_t* first;   // [experts + 1] first slot
+  std::int32_t* item;    // [experts + 1] first work item
+  float* hidden;         // [slots, intermediate]
+  float* out;            // [slots, hidden]
+};
+
+// Tokens worked on together: all, unless their slots would take more than about 128 MB.
+std::int64_t chunk_tokens(const MoeShape& shape) noexcept {
+  constexpr std::int64_t kBudget = (std::int64_t{128} << 20) / 4;
+  const std::int64_t floats = shape.k * (shape.intermediate + shape.hidden) + shape.experts;
+  return std::clamp<std::int64_t>(kBudget / std::max<std::int64_t>(floats, 1), 64,
+                                  std::max<std::int64_t>(shape.tokens, 64));
+}
+
+// Lays the arrays out from `base`; returns their end. A null base measures.
+std::byte* lay_out(const MoeShape& shape, std::byte* base, Scratch& s) noexcept {
+  const std::int64_t tokens = std::min(chunk_tokens(shape), shape.tokens);
+  const std::int64_t slots = tokens * shape.k;
+  std::uintptr_t at = reinterpret_cast<std::uintptr_t>(base);
+  const auto take = [&at](auto*& array, std::int64_t count) {
+    at = (at + 63) / 64 * 64;
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
+    at += static_cast<std::uintptr_t>(count) * 4;
+  };
+  take(s.p, tokens * shape.experts);
+  take(s.weight, slots);
+  take(s.chosen, slots);
+  take(s.slot, slots);
+  take(s.token, slots);
+  take(s.first, shape.experts + 1);
+  take(s.item, shape.experts + 1);
+  take(s.hidden, slots * shape.intermediate);
+  take(s.out, slots * shape.hidden);
+  return reinterpret_cast<std::byte*>(at);
+}
+
+// Slots in the order of experts, within an expert in the order of tokens.
+void group(const MoeShape& shape, std::int64_t tokens, const Scratch& s) noexcept {
+  const std::int64_t slots = tokens * shape.k;
+  std::fill_n(s.first, shape.experts + 1, 0);
+  for (std::int64_t i = 0; i < slots; ++i) ++s.first[s.chosen[i] + 1];
+  for (std::int64_t e = 0; e < shape.experts; ++e) s.first[e + 1] += s.first[e];
+  std::int32_t* next = s.item;  // not yet in use
+  std::copy_n(s.first, shape.experts, next);
+  for (std::int64_t i = 0; i < slots; ++i) {
+    s.slot[i] = next[s.chosen[i]]++;
+    s.token[s.slot[i]] = static_cast<std::int32_t>(i / shape.k);
+  }
+}
+
+// A product of one expert's slots by some outputs of its matrix.
+struct Piece {
+  std::int64_t expert;
+  std::int64_t slot;
+  std::int64_t rows;
+  std::int64_t out;
+  std::int64_t outs;
+};
+
+// Runs body(piece) over all experts' slots by [outs, cols], each cut by its own shape.
+template <typename Body>
+void for_pieces(const MoeShape& shape, const Scratch& s, const WeightView& weight, Executor& executor,
+                Body body) noexcept {
+  const auto rows_of = [&](std::int64_t e) { return std::int64_t{s.first[e + 1]} - s.first[e]; };
+  s.item[0] = 0;
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
+    const LinearCut cut = linear_cut(rows_of(e), weight);
+    const std::int64_t items = ceil_div(weight.rows, cut.outs) * ceil_div(rows_of(e), cut.rows);
+    s.item[e + 1] = s.item[e] + static_cast<std::int32_t>(items);
+  }
+  parallel_for(executor, s.item[shape.experts], [&](std::int64_t item) noexcept {
+    const std::int32_t* above = std::upper_bound(s.item, s.item + shape.experts + 1, static_cast<std::int32_t>(item));
+    const std::int64_t e = above - s.item - 1;
+    const LinearCut cut = linear_cut(rows_of(e), weight);
+    const std::int64_t row_blocks = ceil_div(rows_of(e), cut.rows);
+    const std::int64_t m = (item - s.item[e]) % row_blocks * cut.rows;
+    const std::int64_t n = (item - s.item[e]) / row_blocks * cut.outs;
+    body(Piece{e, s.first[e] + m, std::min(cut.rows, rows_of(e) - m), n, std::min(cut.outs, weight.rows - n)});
+  });
+}
+
+void hidden_piece(Level level, const MoeArgs& args, const float* x, const Scratch& s, const Piece& piece) noexcept {
+  alignas(64) float gate[kLinearMostRows * kLinearMostOuts];
+  alignas(64) float up[kLinearMostRows * kLinearMostOuts];
+  const MoeShape& shape = args.shape;
+  LinearBlock block;
+  block.x = x;
+  block.x_stride = shape.hidden;
+  block.x_rows = s.token + piece.slot;
+  block.rows = piece.rows;
+  block.y_stride = piece.outs;
+  block.weight =
+      weight_rows(expert_matrix(args.gate, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
+  block.y = gate;
+  linear_block(level, block);
+  block.weight =
+      weight_rows(expert_matrix(args.up, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
+  block.y = up;
+  linear_block(level, block);
+  const GateBlock gated{
+      args.activation,   piece.rows, piece.outs, gate, up, s.hidden + piece.slot * shape.intermediate + piece.out,
+      shape.intermediate};
+  return level == Level::avx512 ? avx512::gate_block(gated) : avx2::gate_block(gated);
+}
+
+void out_piece(Level level, const MoeArgs& args, const Scratch& s, const Piece& piece) noexcept {
+  const MoeShape& shape = args.shape;
+  LinearBlock block;
+  block.x = s.hidden + piece.slot * shape.intermediate;
+  block.x_stride = shape.intermediate;
+  block.rows = piece.rows;
+  block.weight =
+      weight_rows(expert_matrix(args.down, piece.expert, shape.hidden, shape.intermediate), piece.out, piece.outs);
+  block.y = s.out + piece.slot * shape.hidden + piece.out;
+  block.y_stride = shape.hidden;
+  linear_block(level, block);
+}
+
+// Tokens [first, first + tokens).
+void run_chunk(Level level, const MoeArgs& args, std::int64_t first, std::int64_t tokens, const Scratch& s,
+               Executor& executor) noexcept {
+  constexpr std::int64_t kTokens = 8;  // a work item of the steps that go by token
+  const MoeShape& shape = args.shape;
+  const auto for_tokens = [&](auto body) noexcept {
+    parallel_for(executor, ceil_div(tokens, kTokens), [&](std::int64_t item) noexcept {
+      for (std::int64_t t = item * kTokens; t < std::min(tokens, (item + 1) * kTokens); ++t) body(t);
+    });
+  };
+  for_tokens([&](std::int64_t t) noexcept {
+    moe_route(args, first + t, s.p + t * shape.experts, s.chosen + t * shape.k, s.weight + t * shape.k);
+  });
+  group(shape, tokens, s);
+  const float* x = args.x + first * shape.hidden;
+  for_pieces(shape, s, expert_matrix(args.gate, 0, shape.intermediate, shape.hidden), executor,
+             [&](const Piece& piece) noexcept { hidden_piece(level, args, x, s, piece); });
+  for_pieces(shape, s, expert_matrix(args.down, 0, shape.hidden, shape.intermediate), executor,
+             [&](const Piece& piece) noexcept { out_piece(level, args, s, piece); });
+  for_tokens([&](std::int64_t t) noexcept {
+    const MixRow row{shape.k,
+                     shape.hidden,
+                     s.out,
+                     s.slot + t * shape.k,
+                     s.weight + t * shape.k,
+                     args.y + (first + t) * shape.hidden};
+    return level == Level::avx512 ? avx512::mix_row(row) : avx2::mix_row(row);
+  });
+}
+
+}  // namespace
+
+std::size_t moe_scratch_bytes(const MoeShape& shape) noexcept {
+  Scratch s;
+  return reinterpret_cast<std::uintptr_t>(lay_out(shape, nullptr, s)) + 63;
+}
+
+void moe_grouped(Level level, const MoeArgs& args, std::span<std::byte> scratch, Executor& executor) noexcept {
+  Scratch s;
+  lay_out(args.shape, scratch.data(), s);
+  const std::int64_t chunk = chunk_tokens(args.shape);
+  for (std::int64_t first = 0; first < args.shape.tokens; first += chunk) {
+    run_chunk(level, args, first, std::min(chunk, args.shape.tokens - first), s, executor);
+  }
+}
+
+}  // namespace sluice
