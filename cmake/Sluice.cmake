@@ -3,7 +3,7 @@
 add_library(sluice_flags INTERFACE)
 target_compile_options(sluice_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-sign-conversion -Werror
-  -Wno-restrict  # g++ 12 warns falsely about "literal" + std::string (GCC bug 105329)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # g++ 12 warns falsely about "literal" + std::string (GCC bug 105329)
   -ffp-contract=off)  # results may not depend on which multiply and add the compiler chose to fuse
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
