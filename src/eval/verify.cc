@@ -28,6 +28,12 @@ struct Context {
   Progress& progress;
 };
 
+Session open_session(const VerifyOptions& options, const std::filesystem::path& package) {
+  const SessionOptions how =
+      options.session_options ? options.session_options(read_manifest(package)) : SessionOptions{};
+  return Session(package, how);
+}
+
 TokenSequence sequence_of(std::string name, std::vector<std::int64_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
   return {std::move(name), std::move(ids), positions_to_compare(tokens), {}};
@@ -86,6 +92,7 @@ std::vector<ProcedureComparison> run_procedures(const Context& context, LogitsSo
   std::uint64_t done = 0;
   for (const TokenSequence& sequence : sequences) {
     for (ProcedureComparison& comparison : comparisons) {
+      if (context.progress.cancelled()) fail("verification of {} was interrupted", context.options.package.string());
       context.progress.advance(done++, sequences.size() * comparisons.size());
       if (comparison.procedure().feeding != Feeding::greedy) {
         const bool ragged = &comparison == &comparisons.back() && context.company != nullptr;
@@ -132,15 +139,21 @@ void judge(BaselineResult& result) {
   }
 }
 
-// Turns comparisons into a result. `epsilon_share` is what the epsilon adds to what logits and states may differ by.
+// What a comparison's tolerance is derived from.
+struct Basis {
+  Manifest manifest;         // whose roundings count
+  std::int64_t tokens = 0;   // of the longest sequence
+  double epsilon_share = 0;  // what another q/k epsilon adds to what logits may differ by
+};
+
 BaselineResult conclude(const Context& context, const LogitsSource& baseline,
-                        std::span<const ProcedureComparison> comparisons, std::int64_t tokens, double epsilon_share) {
+                        std::span<const ProcedureComparison> comparisons, const Basis& basis) {
   BaselineResult result;
   result.baseline = baseline.describe();
   double max_logit = 0;
   for (const ProcedureComparison& c : comparisons) max_logit = std::max(max_logit, c.logits().max_logit());
-  result.tolerance = derive_tolerance(context.session.manifest(), narrowed_weights(context), tokens, max_logit);
-  result.allowed = result.tolerance.logits + epsilon_share;
+  result.tolerance = derive_tolerance(basis.manifest, narrowed_weights(context), basis.tokens, max_logit);
+  result.allowed = result.tolerance.logits + basis.epsilon_share;
   for (const ProcedureComparison& c : comparisons) {
     if (c.sequences() == 0) continue;
     ProcedureResult p{c.procedure().name, c.procedure().how, c.sequences(), c.largest_piece(), {}, {}, false};
@@ -178,7 +191,7 @@ BaselineResult verify_checkpoint(const Context& context, std::span<const TokenSe
   const double epsilon = context.session.manifest().qk_norm_epsilon;
   const auto reference = make_reference_source(*context.model, reference_options(context, epsilon), context.executor);
   const auto comparisons = run_procedures(context, *reference, sequences);
-  BaselineResult result = conclude(context, *reference, comparisons, longest(sequences), 0);
+  BaselineResult result = conclude(context, *reference, comparisons, {context.session.manifest(), longest(sequences)});
   if (epsilon != kCheckpointEpsilon) {
     const auto plain =
         make_reference_source(*context.model, reference_options(context, kCheckpointEpsilon), context.executor);
@@ -210,21 +223,26 @@ BaselineResult verify_expected(const Context& context, const std::filesystem::pa
         epsilon, kCheckpointEpsilon);
   }
   const auto comparisons = run_procedures(context, *expected, sequences);
-  BaselineResult result = conclude(context, *expected, comparisons, longest(sequences), effect.value_or(0));
+  BaselineResult result =
+      conclude(context, *expected, comparisons, {context.session.manifest(), longest(sequences), effect.value_or(0)});
   result.epsilon_effect = effect;
   if (!notice.empty()) result.notices.push_back(notice);
   return result;
 }
 
 BaselineResult verify_against(const Context& context, std::span<const TokenSequence> sequences) {
-  const Session other(*context.options.against, {context.options.register_operators, context.options.threads});
+  const Session other = open_session(context.options, *context.options.against);
   const auto baseline = make_package_source(other, context.options.against->string());
   if (baseline->vocab() != context.package.vocab()) {
     fail("{}: a vocabulary of {}, the package's has {}", context.options.against->string(), baseline->vocab(),
          context.package.vocab());
   }
   const auto comparisons = run_procedures(context, *baseline, sequences);
-  BaselineResult result = conclude(context, *baseline, comparisons, longest(sequences), 0);
+  Basis basis{context.session.manifest(), longest(sequences)};
+  if (unit_roundoff(other.manifest().activation) > unit_roundoff(basis.manifest.activation)) {
+    basis.manifest.activation = other.manifest().activation;  // the coarser of the two
+  }
+  BaselineResult result = conclude(context, *baseline, comparisons, basis);
   const double a = context.session.manifest().qk_norm_epsilon, b = other.manifest().qk_norm_epsilon;
   if (a != b) {
     result.notices.push_back(fmt::format(
@@ -264,7 +282,7 @@ VerifyReport verify(const VerifyOptions& options, Progress& progress) {
   const int threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   ThreadPool executor(threads);
-  const Session session(options.package, {options.register_operators, threads});
+  const Session session = open_session(options, options.package);
   const auto package = make_package_source(session, options.package.string());
   const bool packed = session.manifest().layout == Layout::packed;
   const auto company = packed ? make_company_source(session, options.package.string()) : nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ struct VerifyOptions {
   std::vector<std::vector<std::int64_t>> ids;
   std::int64_t greedy_tokens = 8;  // of the greedy continuation; 0: none
   bool single_precision = false;   // the reference in float: twice as fast, and as noisy as the package
-  int threads = 0;                 // of runtime and reference; 0: one a hardware thread
-  RegisterOperators register_operators = nullptr;
+  int threads = 0;                 // of the reference; 0: one a hardware thread
+  // How a package is run, from its manifest; empty: stock operators, default options.
+  std::function<SessionOptions(const Manifest&)> session_options;
 };
 
 // One way of feeding a sequence, over all sequences.
@@ -62,8 +64,8 @@ struct VerifyReport {
 };
 
 // Throws Error for what cannot be compared: packages of other vocabularies, a checkpoint of another model, ids outside
-// the vocabulary, sequences longer than the package's context. Logits in memory stay under 200 MB, however long the
-// sequences and large the vocabulary.
+// the vocabulary, sequences longer than the package's context, and when `progress` is cancelled. Logits in memory stay
+// under 200 MB, however long the sequences and large the vocabulary.
 VerifyReport verify(const VerifyOptions& options, Progress& progress);
 
 // Pseudo-random ids below `vocab`, the same on every machine.
