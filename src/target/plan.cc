@@ -34,6 +34,8 @@ constexpr std::array kStorages{StorageName{WeightStorage::source, "source"}, Sto
                                StorageName{WeightStorage::fp16, "fp16"}, StorageName{WeightStorage::bf16, "bf16"}};
 
 constexpr std::int64_t kDefaultMaxLength = 32768;  // tokens: 8 MB of tables at 64 rotary dimensions
+constexpr std::int64_t kLeastMaxLength = 1024;     // the same for models that were made for fewer positions
+constexpr std::int64_t kMaxMaxLength = std::int64_t{1} << 24;
 constexpr std::int64_t kDefaultMaxBatch = 16;
 constexpr std::int64_t kMaxMaxBatch = 256;  // of onnxruntime-genai's engine
 constexpr std::int64_t kMaxBlockSize = 65536;
@@ -217,20 +219,17 @@ std::int64_t choose_layers(const HybridConfig& config, const ExportOptions& opti
 
 std::int64_t choose_max_length(const HybridConfig& config, const ExportOptions& options,
                                std::vector<std::string>& notices) {
-  if (options.max_length) {
-    const std::int64_t asked = *options.max_length;
-    if (asked < 1) fail("--max-length {}: expected at least 1 token", asked);
-    if (asked > config.max_positions) {
-      fail("--max-length {}: the model was made for at most {} positions (max_position_embeddings)", asked,
-           config.max_positions);
-    }
-    return asked;
+  const std::int64_t own = std::clamp(config.max_positions, kLeastMaxLength, kDefaultMaxLength);
+  const std::int64_t length =
+      checked_range("--max-length", options.max_length.value_or(own), 1, kMaxMaxLength, "tokens");
+  if (length > config.max_positions) {
+    notices.push_back(fmt::format("sequences of up to {} tokens, of a model made for {} (max_position_embeddings)",
+                                  length, config.max_positions));
+  } else if (!options.max_length && length < config.max_positions) {
+    notices.push_back(fmt::format("sequences of up to {} tokens, of the model's {}: --max-length raises it", length,
+                                  config.max_positions));
   }
-  if (config.max_positions > kDefaultMaxLength) {
-    notices.push_back(fmt::format("sequences of up to {} tokens, of the model's {}: --max-length raises it",
-                                  kDefaultMaxLength, config.max_positions));
-  }
-  return std::min(config.max_positions, kDefaultMaxLength);
+  return length;
 }
 
 std::int64_t choose_capacity(const HybridConfig& config, const ExportOptions& options, const ExportPlan& plan) {

@@ -38,7 +38,9 @@ struct ExportOptions {
   std::optional<std::int64_t> kv_blocks;   // blocks of the pool, packed only
   std::optional<std::int64_t> block_size;  // tokens a block, packed only
   std::optional<std::int64_t> max_batch;   // requests a step, packed only
-  std::optional<std::int64_t> max_length;  // tokens a sequence; also the rows of the position tables
+  // Tokens a sequence; also the rows of the position tables. Default: the model's positions, but within 1024..32768. More
+  // than the model was made for is allowed and noticed.
+  std::optional<std::int64_t> max_length;
 };
 
 // How a matrix product is written: stock Gemm over [out, in] rows, or our Linear, which reads any stored dtype in
