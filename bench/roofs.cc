@@ -25,7 +25,7 @@ constexpr std::size_t kGrain = 64 << 10;  // floats a work item
 constexpr int kPasses = 12;
 
 struct alignas(64) Sink {
-  float lanes[16];
+  float lanes[16] = {};
 };
 
 // Shortest of kPasses runs, in seconds.
