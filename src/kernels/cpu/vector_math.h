@@ -120,6 +120,9 @@ HWY_INLINE void store_up_to(Floats v, T* to, std::int64_t left) {
   }
 }
 
+HWY_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+HWY_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
 HWY_INLINE Floats zeros() { return hn::Zero(kFloats); }
 HWY_INLINE Floats all(float x) { return hn::Set(kFloats, x); }
 

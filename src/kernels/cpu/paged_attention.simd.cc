@@ -1,0 +1,418 @@
+// The segments of paged attention: scores, online softmax and weighted sums of a tile, register-blocked.
+#include <cstring>
+
+#include "kernels/cpu/float_types.h"
+#include "kernels/cpu/paged_attention_core.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace sluice::SLUICE_LEVEL {
+namespace {
+
+constexpr bool kWide = kLanes == 16;
+constexpr std::int64_t kKeys = 4;                    // keys of a register tile of scores
+constexpr std::int64_t kScoreRows = kWide ? 6 : 3;   // its rows at most: with 32 or 16 registers
+constexpr std::int64_t kSumRows = 6;                 // rows of a register tile of weighted sums at most
+constexpr std::int64_t kSumVectors = kWide ? 4 : 2;  // its vectors along head_dim
+constexpr std::int64_t kNear = 16;                   // positions whose keys or values stay in the first-level cache
+constexpr std::int64_t kDirectRows = 16;             // tiles of at most so many rows read 16-bit caches in place
+constexpr float kMinusInfinity = -HUGE_VALF;
+
+// The positions of one span that some row of the tile sees, as offsets from the span's start.
+struct Span {
+  std::int64_t start = 0;  // position
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t first_group() const { return begin / kKeys * kKeys; }
+};
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool empty() const { return begin >= end; }
+};
+
+HWY_INLINE Range intersection(Range a, Range b) { return {larger(a.begin, b.begin), smaller(a.end, b.end)}; }
+
+// What a tile's functions share.
+struct Context {
+  const PagedAttentionArgs& args;
+  const AttentionTile& tile;
+  const TileWorkspace& work;
+  const PartialSoftmax& out;
+  std::int64_t group;
+  std::int64_t width;  // padded head_dim
+
+  std::int64_t position(std::int64_t row) const { return tile.first_position + row / group; }
+
+  // What a row sees of a span, as offsets from its start.
+  Range visible(const Span& span, std::int64_t row) const {
+    const std::int64_t p = position(row);
+    return intersection({span.begin, span.end}, {first_visible(p, args.window) - span.start, p + 1 - span.start});
+  }
+};
+
+// Where the rows of a span lie, by offset from its start.
+struct SpanRows {
+  const void* keys[kSpan];  // filled out to whole groups of kKeys
+  const void* values[kSpan];
+
+  // Scores are made for groups of kKeys; those of positions that are not in the span are never looked at.
+  void fill_groups(const Span& span) {
+    for (std::int64_t i = span.first_group(); i < span.begin; ++i) keys[i] = keys[span.begin];
+    for (std::int64_t i = span.end; i % kKeys != 0; ++i) keys[i] = keys[span.end - 1];
+  }
+};
+
+template <typename C>
+void find_rows(const Context& x, const Span& span, SpanRows& rows) {
+  const PagedAttentionShape& shape = x.args.shape;
+  const std::int32_t* table = x.args.indices.block_table + x.tile.row * shape.max_blocks_per_row;
+  const std::int64_t stride = shape.kv_heads * shape.head_dim;
+  std::int64_t left = 0;  // positions left in the current block
+  const C* key = nullptr;
+  const C* value = nullptr;
+  for (std::int64_t i = span.begin; i < span.end; ++i) {
+    if (left == 0) {
+      const std::int64_t position = span.start + i;
+      const std::int64_t inside = position % shape.block_size;
+      const std::int64_t block = table[position / shape.block_size];
+      const std::int64_t offset = (block * shape.block_size + inside) * stride + x.tile.kv_head * shape.head_dim;
+      key = static_cast<const C*>(x.args.key_cache) + offset;
+      value = static_cast<const C*>(x.args.value_cache) + offset;
+      left = shape.block_size - inside;
+    }
+    rows.keys[i] = key;
+    rows.values[i] = value;
+    key += stride;
+    value += stride;
+    --left;
+  }
+  rows.fill_groups(span);
+}
+
+// Copies the rows into the workspace as f32, padded with zeros, and points at the copies.
+template <typename C>
+void widen_rows(const Context& x, const Span& span, SpanRows& rows) {
+  const std::int64_t n = x.args.shape.head_dim;
+  const auto widen = [&](const void*& row, float* to) {
+    std::int64_t i = 0;
+    for (; i < n; i += kLanes) store(load_up_to(static_cast<const C*>(row) + i, n - i), to + i);
+    for (; i < x.width; i += kLanes) store(zeros(), to + i);
+    row = to;
+  };
+  for (std::int64_t i = span.begin; i < span.end; ++i) {
+    widen(rows.keys[i], x.work.keys + i * x.width);
+    widen(rows.values[i], x.work.values + i * x.width);
+  }
+  rows.fill_groups(span);
+}
+
+// The sums of the lanes of four vectors, each by the same tree (halves first), side by side.
+#if HWY_TARGET == HWY_AVX2
+HWY_INLINE void store_four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
+  const __m256 ab =
+      _mm256_add_ps(_mm256_permute2f128_ps(a.raw, b.raw, 0x20), _mm256_permute2f128_ps(a.raw, b.raw, 0x31));
+  const __m256 cd =
+      _mm256_add_ps(_mm256_permute2f128_ps(c.raw, d.raw, 0x20), _mm256_permute2f128_ps(c.raw, d.raw, 0x31));
+  const __m256 two =
+      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));  // a a c c b b d d
+  const __m256 one = _mm256_add_ps(two, _mm256_permute_ps(two, 0xb1));
+  const __m128 ac = _mm256_castps256_ps128(one);
+  const __m128 bd = _mm256_extractf128_ps(one, 1);
+  _mm_storeu_ps(to, _mm_blend_ps(ac, _mm_permute_ps(bd, 0xa0), 0xa));  // a b c d
+}
+#else
+HWY_INLINE void store_four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a.raw, b.raw, 0x44), _mm512_shuffle_f32x4(a.raw, b.raw, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c.raw, d.raw, 0x44), _mm512_shuffle_f32x4(c.raw, d.raw, 0xee));
+  const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));  // a b c d
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  const __m512i pick = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+  _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(pick, one)));
+}
+#endif
+
+// Scores of kRows rows against kKeys keys.
+template <typename K, int kRows>
+HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void* const* keys, float* scores) {
+  Floats sums[kRows][kKeys];
+  const K* key[kKeys];
+  for (std::int64_t n = 0; n < kKeys; ++n) key[n] = static_cast<const K*>(keys[n]);
+  for (int m = 0; m < kRows; ++m) {
+    for (std::int64_t n = 0; n < kKeys; ++n) sums[m][n] = zeros();
+  }
+  for (std::int64_t i = 0; i < width; i += kLanes) {
+    Floats q[kRows];
+    for (int m = 0; m < kRows; ++m) q[m] = load(queries + m * width + i);
+    for (std::int64_t n = 0; n < kKeys; ++n) {
+      const Floats k = load(key[n] + i);
+      for (int m = 0; m < kRows; ++m) sums[m][n] = hn::MulAdd(q[m], k, sums[m][n]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m) {
+    store_four_sums(sums[m][0], sums[m][1], sums[m][2], sums[m][3], scores + m * kSpan);
+  }
+}
+
+template <typename K>
+HWY_INLINE void score_rows(std::int64_t rows, const float* queries, std::int64_t width, const void* const* keys,
+                           float* scores) {
+  switch (rows) {
+    case 1:
+      return score_tile<K, 1>(queries, width, keys, scores);
+    case 2:
+      return score_tile<K, 2>(queries, width, keys, scores);
+    case 3:
+      return score_tile<K, 3>(queries, width, keys, scores);
+    case 4:
+      return score_tile<K, kWide ? 4 : 1>(queries, width, keys, scores);
+    case 5:
+      return score_tile<K, kWide ? 5 : 1>(queries, width, keys, scores);
+    default:
+      return score_tile<K, kWide ? 6 : 1>(queries, width, keys, scores);
+  }
+}
+
+// Rows of the block that starts at `row`, when `rows` rows are cut into blocks of at most `most`, as even as can be.
+HWY_INLINE std::int64_t block_rows(std::int64_t rows, std::int64_t row, std::int64_t most) {
+  const std::int64_t left = rows - row;
+  const std::int64_t blocks = (left + most - 1) / most;
+  return (left + blocks - 1) / blocks;
+}
+
+template <typename K>
+void score_span(const Context& x, const Span& span, const SpanRows& rows) {
+  for (std::int64_t near = span.first_group(); near < span.end; near += kNear) {
+    const std::int64_t near_end = smaller(near + kNear, span.end);
+    for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
+      count = block_rows(x.tile.rows, row, kScoreRows);
+      for (std::int64_t key = near; key < near_end; key += kKeys) {
+        score_rows<K>(count, x.work.queries + row * x.width, x.width, rows.keys + key,
+                      x.work.scores + row * kSpan + key);
+      }
+    }
+  }
+}
+
+HWY_INLINE void scale_sums(float* sums, std::int64_t width, float factor) {
+  for (std::int64_t i = 0; i < width; i += kLanes) store(hn::Mul(load(sums + i), all(factor)), sums + i);
+}
+
+HWY_INLINE float first_lane(Floats v) { return hn::GetLane(v); }
+
+HWY_INLINE float exp_of_difference(float x, float max) { return first_lane(exp_of_nonpositive(all(x - max))); }
+
+// Turns a row's scores into shares e^(s - max), zero where it sees nothing, and brings what it has summed to the new
+// max.
+HWY_INLINE void soften_row(const Context& x, std::int64_t row, Range visible) {
+  float* scores = x.work.scores + row * kSpan;
+  const IntTag words;
+  const auto begin = hn::Set(words, static_cast<std::int32_t>(visible.begin));
+  const auto end = hn::Set(words, static_cast<std::int32_t>(visible.end));
+  Floats top = all(kMinusInfinity);
+  for (std::int64_t i = 0; i < kSpan; i += kLanes) {
+    Floats s = load(scores + i);
+    if (x.args.softcap > 0.0f) s = hn::Mul(all(x.args.softcap), tanh(hn::Div(s, all(x.args.softcap))));
+    const auto offset = hn::Iota(words, static_cast<std::int32_t>(i));
+    const auto seen = hn::AndNot(hn::Lt(offset, begin), hn::Lt(offset, end));
+    s = hn::IfThenElse(hn::RebindMask(kFloats, seen), s, all(kMinusInfinity));
+    store(s, scores + i);
+    top = hn::Max(top, s);
+  }
+  const float old_max = x.out.max[row];
+  const float span_max = first_lane(hn::MaxOfLanes(kFloats, top));
+  const float max = span_max > old_max ? span_max : old_max;
+  Floats shares = zeros();
+  for (std::int64_t i = 0; i < kSpan; i += kLanes) {
+    const Floats share = exp_of_nonpositive(hn::Sub(load(scores + i), all(max)));
+    store(share, scores + i);
+    shares = hn::Add(shares, share);
+  }
+  float weight = sum_lanes(shares);
+  if (max != old_max && old_max != kMinusInfinity) {
+    const float factor = exp_of_difference(old_max, max);
+    scale_sums(x.out.sums + row * x.width, x.width, factor);
+    x.out.weight[row] *= factor;
+  }
+  x.out.max[row] = max;
+  x.out.weight[row] += weight;
+}
+
+// sums[m][..] += share[m][j] * value[j][..] over a range of positions, kVectors vectors of head_dim wide.
+template <typename V, int kRows, int kVectors>
+HWY_INLINE void sum_tile(const float* shares, const void* const* values, Range range, std::int64_t first, float* sums,
+                         std::int64_t width) {
+  Floats s[kRows][kVectors];
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kVectors; ++n) s[m][n] = load(sums + m * width + first + n * kLanes);
+  }
+  for (std::int64_t j = range.begin; j < range.end; ++j) {
+    const V* value = static_cast<const V*>(values[j]) + first;
+    Floats v[kVectors];
+    for (int n = 0; n < kVectors; ++n) v[n] = load(value + n * kLanes);
+    for (int m = 0; m < kRows; ++m) {
+      const Floats share = all(shares[m * kSpan + j]);
+      for (int n = 0; n < kVectors; ++n) s[m][n] = hn::MulAdd(share, v[n], s[m][n]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kVectors; ++n) store(s[m][n], sums + m * width + first + n * kLanes);
+  }
+}
+
+template <typename V, int kRows>
+HWY_INLINE void sum_strips(const float* shares, const void* const* values, Range range, float* sums,
+                           std::int64_t width) {
+  std::int64_t i = 0;
+  for (; i + kSumVectors * kLanes <= width; i += kSumVectors * kLanes) {
+    sum_tile<V, kRows, kSumVectors>(shares, values, range, i, sums, width);
+  }
+  for (; i < width; i += kLanes) sum_tile<V, kRows, 1>(shares, values, range, i, sums, width);
+}
+
+template <typename V>
+void sum_rows(const Context& x, std::int64_t row, std::int64_t rows, const void* const* values, Range range) {
+  if (range.empty()) return;
+  const float* shares = x.work.scores + row * kSpan;
+  float* sums = x.out.sums + row * x.width;
+  switch (rows) {
+    case 1:
+      return sum_strips<V, 1>(shares, values, range, sums, x.width);
+    case 2:
+      return sum_strips<V, 2>(shares, values, range, sums, x.width);
+    case 3:
+      return sum_strips<V, 3>(shares, values, range, sums, x.width);
+    case 4:
+      return sum_strips<V, 4>(shares, values, range, sums, x.width);
+    case 5:
+      return sum_strips<V, 5>(shares, values, range, sums, x.width);
+    default:
+      return sum_strips<V, 6>(shares, values, range, sums, x.width);
+  }
+}
+
+// A block of rows over some positions of a span. Each row takes its own positions in ascending order, and no others:
+// the ones before and after those that all rows of the block see are added row by row.
+template <typename V>
+void sum_block(const Context& x, const Span& span, Range near, std::int64_t row, std::int64_t rows,
+               const SpanRows& where) {
+  Range common = near;
+  for (std::int64_t r = row; r < row + rows; ++r) common = intersection(common, x.visible(span, r));
+  if (common.empty()) common = {near.end, near.end};
+  for (std::int64_t r = row; r < row + rows; ++r) {
+    const Range own = intersection(near, x.visible(span, r));
+    sum_rows<V>(x, r, 1, where.values, {own.begin, smaller(own.end, common.begin)});
+  }
+  sum_rows<V>(x, row, rows, where.values, common);
+  for (std::int64_t r = row; r < row + rows; ++r) {
+    const Range own = intersection(near, x.visible(span, r));
+    sum_rows<V>(x, r, 1, where.values, {larger(own.begin, common.end), own.end});
+  }
+}
+
+template <typename V>
+void sum_span(const Context& x, const Span& span, const SpanRows& where) {
+  for (std::int64_t near = span.begin; near < span.end; near += kNear) {
+    const Range range{near, smaller(near + kNear, span.end)};
+    for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
+      count = block_rows(x.tile.rows, row, kSumRows);
+      sum_block<V>(x, span, range, row, count, where);
+    }
+  }
+}
+
+template <typename E>
+void attend_span(const Context& x, const Span& span, const SpanRows& rows) {
+  score_span<E>(x, span, rows);
+  for (std::int64_t row = 0; row < x.tile.rows; ++row) {
+    const Range visible = x.visible(span, row);
+    if (!visible.empty()) soften_row(x, row, visible);
+  }
+  sum_span<E>(x, span, rows);
+}
+
+template <typename C>
+void attend_segment(const Context& x, Range positions) {
+  const bool in_place = x.width == x.args.shape.head_dim && (sizeof(C) == 4 || x.tile.rows <= kDirectRows);
+  SpanRows rows;
+  for (std::int64_t start = positions.begin / kSpan * kSpan; start < positions.end; start += kSpan) {
+    const Span span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
+    find_rows<C>(x, span, rows);
+    if (in_place) {
+      attend_span<C>(x, span, rows);
+    } else {
+      widen_rows<C>(x, span, rows);
+      attend_span<float>(x, span, rows);
+    }
+  }
+}
+
+std::int64_t group_of(const PagedAttentionShape& shape) { return shape.query_heads / shape.kv_heads; }
+
+}  // namespace
+
+void paged_attend_segment(const PagedAttentionArgs& args, const AttentionTile& tile, std::int64_t segment,
+                          const TileWorkspace& work, const PartialSoftmax& out) noexcept {
+  const Context x{args, tile, work, out, group_of(args.shape), padded(args.shape.head_dim)};
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    out.max[row] = kMinusInfinity;
+    out.weight[row] = 0;
+  }
+  std::memset(out.sums, 0, static_cast<std::size_t>(tile.rows * x.width) * sizeof(float));
+  const Range seen{first_visible(tile.first_position, args.window), tile.first_position + tile.tokens};
+  const Range positions = intersection(seen, {segment * kSegment, (segment + 1) * kSegment});
+  if (positions.empty()) return;
+  with_float_type(args.cache_type, [&](auto type) { attend_segment<decltype(type)>(x, positions); });
+}
+
+void paged_merge_segment(const PagedAttentionArgs& args, const AttentionTile& tile, const PartialSoftmax& into,
+                         const PartialSoftmax& segment) noexcept {
+  const std::int64_t width = padded(args.shape.head_dim);
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    if (segment.max[row] == kMinusInfinity) continue;
+    const float max = into.max[row] > segment.max[row] ? into.max[row] : segment.max[row];
+    const float mine = exp_of_difference(into.max[row], max);
+    const float theirs = exp_of_difference(segment.max[row], max);
+    float* sums = into.sums + row * width;
+    const float* added = segment.sums + row * width;
+    for (std::int64_t i = 0; i < width; i += kLanes) {
+      store(hn::MulAdd(load(added + i), all(theirs), hn::Mul(load(sums + i), all(mine))), sums + i);
+    }
+    into.weight[row] = into.weight[row] * mine + segment.weight[row] * theirs;
+    into.max[row] = max;
+  }
+}
+
+void paged_finish_tile(const PagedAttentionArgs& args, const AttentionTile& tile,
+                       const PartialSoftmax& total) noexcept {
+  const PagedAttentionShape& shape = args.shape;
+  const std::int64_t group = group_of(shape);
+  const std::int64_t width = padded(shape.head_dim);
+  with_float_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    for (std::int64_t row = 0; row < tile.rows; ++row) {
+      const std::int64_t head = tile.kv_head * group + row % group;
+      float weight = total.weight[row];
+      float factor = 1;
+      if (args.head_sink) {
+        const float sink = first_lane(load_part(static_cast<const T*>(args.head_sink) + head, 1));
+        const float max = sink > total.max[row] ? sink : total.max[row];
+        factor = exp_of_difference(total.max[row], max);
+        weight = weight * factor + exp_of_difference(sink, max);
+      }
+      const Floats share = all(factor / weight);
+      const float* sums = total.sums + row * width;
+      T* to =
+          static_cast<T*>(args.output) + ((tile.first_token + row / group) * shape.query_heads + head) * shape.head_dim;
+      for (std::int64_t i = 0; i < shape.head_dim; i += kLanes) {
+        // Adding zero turns -0 into 0: an underflow's sign may depend on positions that a row does not see.
+        store_up_to(hn::Add(hn::Mul(load(sums + i), share), zeros()), to + i, shape.head_dim - i);
+      }
+    }
+  });
+}
+
+}  // namespace sluice::SLUICE_LEVEL
