@@ -1,9 +1,9 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
 
@@ -27,12 +27,13 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override { return add(Json(std::move(value))); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(Json(Json::Object{})); }
-  bool end_object() override { return close(); }
+  bool end_object() override {
+    refuse_duplicates(open_.back().value.as_object(""));
+    return close();
+  }
   bool start_array(std::size_t) override { return open(Json(Json::Array{})); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    if (!open_.back().keys.insert(name).second)
-      fail("{}: the key \"{}\" occurs twice in one object; remove one", source_, name);
     open_.back().key = std::move(name);
     return true;
   }
@@ -47,7 +48,6 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   struct Open {
     Json value;
     std::string key;
-    std::set<std::string> keys;
   };
 
   static std::string one_line(std::string_view text) {
@@ -60,8 +60,19 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool open(Json value) {
     if (open_.size() >= kMaxDepth)
       fail("{}: nested deeper than {} levels; not a file of this kind", source_, kMaxDepth);
-    open_.push_back({std::move(value), {}, {}});
+    open_.push_back({std::move(value), {}});
     return true;
+  }
+
+  // At the end of an object rather than at each key: the headers of large checkpoints are hundreds of thousands of
+  // small objects.
+  void refuse_duplicates(const Json::Object& members) const {
+    std::vector<std::string_view> keys;
+    keys.reserve(members.size());
+    for (const auto& [key, value] : members) keys.push_back(key);
+    std::sort(keys.begin(), keys.end());
+    const auto twice = std::adjacent_find(keys.begin(), keys.end());
+    if (twice != keys.end()) fail("{}: the key \"{}\" occurs twice in one object; remove one", source_, *twice);
   }
 
   bool close() {

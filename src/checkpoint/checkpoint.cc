@@ -106,8 +106,10 @@ WeightMap read_weight_map(const Json& index, const std::string& source) {
   if (entries.empty()) fail("{}: names no tensor", what);
   WeightMap map;
   map.reserve(entries.size());
-  for (const auto& [tensor, shard] : entries)
-    map.emplace(tensor, shard.as_string(fmt::format("{}: \"{}\"", what, tensor)));
+  for (const auto& [tensor, shard] : entries) {
+    if (!shard.is_string()) fail("{}: \"{}\": expected a file name, found {}", what, tensor, shard.type_name());
+    map.emplace(tensor, shard.as_string(what));
+  }
   return map;
 }
 
