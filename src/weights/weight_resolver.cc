@@ -121,10 +121,26 @@ const CheckpointTensor* WeightResolver::lookup_head() const {
   return nullptr;
 }
 
+// The form whose first tensor is there; else one of whose tensors any is, so that the message names what that form
+// lacks; else none, and the first tensors of all forms are noted as missing.
+const WeightForm* WeightResolver::choose_form(const WeightSpec& spec) {
+  const auto present = [&](const SourceTensor& source) { return lookup(source.name) != nullptr; };
+  for (const WeightForm& form : spec.forms) {
+    if (present(form.sources.front())) return &form;
+  }
+  for (const WeightForm& form : spec.forms) {
+    if (spec.forms.size() == 1 || std::any_of(form.sources.begin(), form.sources.end(), present)) return &form;
+  }
+  std::vector<std::string> names;
+  for (const WeightForm& form : spec.forms)
+    names.push_back(fmt::format("\"{}{}\"", out_.prefix_, form.sources.front().name));
+  missing_.add(fmt::format("{}{}", fmt::join(names, " or "), why_expected(spec.forms.front().sources.front().name)));
+  return nullptr;
+}
+
 void WeightResolver::resolve(const WeightSpec& spec) {
-  const auto present = [&](const WeightForm& form) { return lookup(form.sources.front().name) != nullptr; };
-  auto form = std::find_if(spec.forms.begin(), spec.forms.end(), present);
-  if (form == spec.forms.end()) form = spec.forms.end() - 1;
+  const WeightForm* form = choose_form(spec);
+  if (form == nullptr) return;
   CanonicalWeight weight{spec.name, spec.shape, {}, spec.elementwise, {}};
   std::vector<const CheckpointTensor*> tensors;
   tensors.reserve(form->sources.size());

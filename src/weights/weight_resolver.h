@@ -20,6 +20,7 @@ class WeightResolver {
   void find_prefix();
   const CheckpointTensor* lookup(std::string_view name) const;
   const CheckpointTensor* lookup_head() const;
+  const WeightForm* choose_form(const WeightSpec& spec);
   void resolve(const WeightSpec& spec);
   // The tensor, claimed and checked; null (and noted) when it is missing or of a wrong kind.
   const CheckpointTensor* claim(const SourceTensor& source);
