@@ -1,0 +1,44 @@
+// The only main(): reads the command line, runs one subcommand, turns errors into one line and an exit code.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "apps/command.h"
+#include "base/error.h"
+#include "base/version.h"
+
+namespace sluice {
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Exports Qwen hybrid checkpoints to ONNX, proves the export, and runs it on ONNX Runtime.", "sluice");
+  app.set_version_flag("--version", std::string(version()));
+  app.require_subcommand(1);
+  app.footer("sluice COMMAND --help tells a command's options, with examples.");
+  Action action;
+  for (const auto add : {add_export, add_generate}) add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongUsage;
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::run(argc, argv);
+  } catch (const sluice::Error& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "sluice: out of memory\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+  }
+  return sluice::kBadInput;
+}
