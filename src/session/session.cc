@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -131,6 +132,22 @@ ort::Owner<OrtSessionOptions> make_options(const SessionOptions& options, std::s
   return result;
 }
 
+ort::Owner<OrtSession> load(const OrtEnv* environment, const std::filesystem::path& file,
+                            const OrtSessionOptions* options, const Manifest& manifest) {
+  OrtSession* session = nullptr;
+  try {
+    ort::check(ort::api().CreateSession(environment, file.c_str(), options, &session), file.string());
+  } catch (const Error& error) {
+    // The runtime names the first node that it has no kernel for; why that is so it cannot know.
+    if (manifest.activation != DType::bf16) throw;
+    fail(
+        "{}; the package's activations are bf16, for which ONNX Runtime has no MatMul on a CPU: export with --dtype "
+        "fp32 or fp16",
+        error.what());
+  }
+  return ort::Owner<OrtSession>(session);
+}
+
 const GraphInfo& find_graph(const Manifest& manifest, std::string_view role, std::string_view where) {
   for (const GraphInfo& graph : manifest.graphs) {
     if (graph.role == role) return graph;
@@ -175,11 +192,9 @@ Session::Session(const std::filesystem::path& package, const SessionOptions& opt
   ort::check(api.CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory), self.where);
   self.memory.reset(memory);
   const ort::Owner<OrtSessionOptions> settings = make_options(options, self.where);
-  OrtSession* session = nullptr;
-  ort::check(api.CreateSession(self.environment.get(), file.c_str(), settings.get(), &session), self.where);
-  self.session.reset(session);
-  check_ports(session, self.inputs, true, self.where);
-  check_ports(session, self.outputs, false, self.where);
+  self.session = load(self.environment.get(), file, settings.get(), self.manifest);
+  check_ports(self.session.get(), self.inputs, true, self.where);
+  check_ports(self.session.get(), self.outputs, false, self.where);
 }
 
 Session::~Session() = default;
@@ -216,10 +231,12 @@ ort::Owner<OrtValue> Session::Impl::bind(const PortBinding& binding, const Ports
 void Session::run(std::span<const PortBinding> inputs, std::span<const PortBinding> outputs) const {
   const Impl& self = *impl_;
   std::vector<std::string> names;  // ONNX Runtime wants them terminated
-  names.reserve(inputs.size() + outputs.size());
   std::vector<ort::Owner<OrtValue>> owners;
+  names.reserve(inputs.size() + outputs.size());
   owners.reserve(inputs.size() + outputs.size());
+  std::set<std::string_view> given;
   for (const PortBinding& binding : inputs) {
+    if (!given.insert(binding.name).second) fail("{}: input '{}' is given twice", self.where, binding.name);
     names.emplace_back(binding.name);
     owners.push_back(self.bind(binding, self.inputs));
   }
@@ -228,10 +245,9 @@ void Session::run(std::span<const PortBinding> inputs, std::span<const PortBindi
     owners.push_back(self.bind(binding, self.outputs));
   }
   for (const auto& [name, port] : self.inputs) {
-    const auto given = std::count(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(inputs.size()), name);
-    if (given != 1)
-      fail("{}: input '{}' was given {} times; this program does not know how to feed the graph", self.where, name,
-           given);
+    if (!given.contains(name)) {
+      fail("{}: the graph wants an input '{}', which this program does not know how to feed", self.where, name);
+    }
   }
   std::vector<const char*> c_names;
   std::vector<OrtValue*> values;

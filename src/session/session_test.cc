@@ -385,8 +385,10 @@ TEST(Session, BindingsThatDoNotFitAreRefusedBeforeTheGraphRuns) {
   EXPECT_MESSAGE(session.run(mistyped, {}), "'cumulative_sequence_lengths' is i32 [batch_size + 1], given i64 [1]");
   const PortBinding small[] = {{"input_ids", {DType::i64, {2}, &id, sizeof id}}};
   EXPECT_MESSAGE(session.run(small, {}), "'input_ids' given as [2] does not fit its 8 bytes");
+  const PortBinding twice[] = {{"input_ids", ids}, {"input_ids", ids}};
+  EXPECT_MESSAGE(session.run(twice, {}), "input 'input_ids' is given twice");
   const PortBinding incomplete[] = {{"input_ids", ids}};
-  EXPECT_MESSAGE(session.run(incomplete, {}), "was given 0 times");
+  EXPECT_MESSAGE(session.run(incomplete, {}), "the graph wants an input 'cumulative_sequence_lengths', which");
 }
 
 OrtStatus* register_nothing(OrtSessionOptions* options, const OrtApiBase* base) {

@@ -15,7 +15,7 @@ CONFINED = [
     (re.compile(r"<nlohmann/"), ("src/base/json.cc",)),
     (re.compile(r"<xxhash\.h>"), ("src/base/hash.cc",)),
     (re.compile(r"<(?:hwy/|[a-z]*mmintrin\.h|immintrin\.h|cpuid\.h|arm_neon\.h)"), ("src/kernels/", "bench/roofs")),
-    (re.compile(r"<CLI/"), ("src/apps/",)),
+    (re.compile(r"<CLI/"), ("src/apps/", "tools/")),
     (re.compile(r"<httplib\.h>"), ("src/serve/",)),
     (re.compile(r"<benchmark/"), ("bench/",)),
 ]
