@@ -276,7 +276,7 @@ void ExportJob::Impl::write_data(const fs::path& stage, Progress& progress, Expo
   ThreadPool pool(request.threads > 0 ? request.threads
                                       : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   WeightStream stream(model.checkpoint, model.weights, pool);
-  FileWriter writer(stage / kDataFile);
+  FileWriter writer(stage / kDataFile, request.sync);
   std::uint64_t done = 0;
   const OnBytes on_bytes = [&](std::uint64_t bytes) {
     done += bytes;
@@ -305,7 +305,7 @@ void ExportJob::Impl::write_data(const fs::path& stage, Progress& progress, Expo
     ++entry;
     SLUICE_CHECK(writer.offset() == initializer.placement.offset + initializer.placement.bytes);
   }
-  report.manifest.files.push_back(writer.finish(request.sync));
+  report.manifest.files.push_back(writer.finish());
 }
 
 // The shards that some initializer lies in.
@@ -336,9 +336,9 @@ void ExportJob::Impl::link_files(const fs::path& stage, Progress& progress, Mani
 
 void ExportJob::Impl::write_one(const fs::path& stage, const std::string& name, std::span<const std::byte> bytes,
                                 Manifest& manifest) {
-  FileWriter writer(stage / name);
+  FileWriter writer(stage / name, request.sync);
   writer.append(bytes);
-  manifest.files.push_back(writer.finish(request.sync));
+  manifest.files.push_back(writer.finish());
 }
 
 void ExportJob::Impl::write_small(const fs::path& stage, Manifest& manifest) {

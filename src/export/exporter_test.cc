@@ -268,16 +268,16 @@ TEST_F(ExporterTest, BlocksAreSharedWhereTheFileSystemCan) {
     if (std::system(make.c_str()) != 0) return 77;
     std::vector<std::byte> bytes(8 << 20);
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 2654435761u >> 13);
-    FileWriter source_writer(disk / "source");
+    FileWriter source_writer(disk / "source", true);
     source_writer.append(bytes);
-    const FileInfo source = source_writer.finish(true);
+    const FileInfo source = source_writer.finish();
     const MappedFile mapped(disk / "source");
-    FileWriter writer(disk / "clone");
+    FileWriter writer(disk / "clone", true);
     writer.append(std::span(bytes).first(4096));
     if (!writer.clone(mapped.descriptor(), 4096, bytes.size() - 8192)) return 1;
     writer.account(std::span(bytes).subspan(4096, bytes.size() - 8192));
     writer.append(std::span(bytes).last(4096));
-    const FileInfo clone = writer.finish(true);
+    const FileInfo clone = writer.finish();
     const MappedFile written(disk / "clone");
     const bool same =
         written.bytes().size() == bytes.size() && std::memcmp(written.bytes().data(), bytes.data(), bytes.size()) == 0;

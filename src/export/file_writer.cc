@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-FileWriter::FileWriter(std::filesystem::path path) : path_(std::move(path)) {
+FileWriter::FileWriter(std::filesystem::path path, bool sync) : path_(std::move(path)), sync_(sync) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("{}: cannot be made: {}", path_.string(), std::strerror(errno));
   buffers_.resize(kBuffers);
@@ -96,7 +96,7 @@ bool FileWriter::clone(int descriptor, std::uint64_t source_offset, std::uint64_
 
 void FileWriter::account(std::span<const std::byte> cloned) { hash_.update(cloned); }
 
-FileInfo FileWriter::finish(bool sync) {
+FileInfo FileWriter::finish() {
   drain();
   {
     const std::lock_guard lock(mutex_);
@@ -104,7 +104,7 @@ FileInfo FileWriter::finish(bool sync) {
   }
   changed_.notify_all();
   thread_.join();
-  if (sync && ::fdatasync(descriptor_) != 0)
+  if (sync_ && ::fdatasync(descriptor_) != 0)
     fail("{}: cannot be synced to disk: {}", path_.string(), std::strerror(errno));
   if (::close(std::exchange(descriptor_, -1)) != 0)
     fail("{}: cannot be closed: {}", path_.string(), std::strerror(errno));
@@ -151,9 +151,10 @@ void FileWriter::write_all(std::span<const std::byte> bytes) {
     written_ += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
-  // Starts the disk early, so that the sync at the end waits for the last pieces alone.
-  ::sync_file_range(descriptor_, static_cast<off64_t>(start), static_cast<off64_t>(written_ - start),
-                    SYNC_FILE_RANGE_WRITE);
+  if (sync_) {
+    ::sync_file_range(descriptor_, static_cast<off64_t>(start), static_cast<off64_t>(written_ - start),
+                      SYNC_FILE_RANGE_WRITE);
+  }
 }
 
 }  // namespace sluice

@@ -23,8 +23,9 @@ class FileWriter {
   static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
   static constexpr int kBuffers = 4;
 
-  // Creates the file, which must not exist. Throws Error naming it.
-  explicit FileWriter(std::filesystem::path path);
+  // Creates the file, which must not exist. Throws Error naming it. With `sync`, finish() waits until the disk has it all,
+  // and the disk is set to work early, so that there is little left to wait for.
+  FileWriter(std::filesystem::path path, bool sync);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -44,8 +45,8 @@ class FileWriter {
 
   // Bytes handed over so far: the offset of what comes next.
   std::uint64_t offset() const noexcept { return offset_; }
-  // Waits for everything, syncs the data when asked, closes, and tells name, size and hash.
-  FileInfo finish(bool sync);
+  // Waits for everything, closes, and tells name, size and hash.
+  FileInfo finish();
 
  private:
   struct Pending {
@@ -57,6 +58,7 @@ class FileWriter {
   void drain();
 
   std::filesystem::path path_;
+  bool sync_;
   int descriptor_ = -1;
   std::uint64_t offset_ = 0;
   std::uint64_t written_ = 0;

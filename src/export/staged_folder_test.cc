@@ -121,17 +121,17 @@ TEST_F(StagedFolderTest, AWriterHashesWhatItWrites) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 >> 3);
   Xxh3 hash;
   hash.update(bytes);
-  FileWriter writer(root_ / "data");
+  FileWriter writer(root_ / "data", true);
   writer.append(bytes);
   EXPECT_EQ(writer.offset(), bytes.size());
-  const FileInfo info = writer.finish(true);
+  const FileInfo info = writer.finish();
   EXPECT_EQ(info.bytes, bytes.size());
   EXPECT_EQ(info.xxh3, hash.hex());
   EXPECT_EQ(info.path, "data");
   const std::string read = get(root_ / "data");
   ASSERT_EQ(read.size(), bytes.size());
   EXPECT_EQ(std::memcmp(read.data(), bytes.data(), bytes.size()), 0);
-  EXPECT_THAT(message_of([&] { FileWriter again(root_ / "data"); }), HasSubstr("cannot be made"));
+  EXPECT_THAT(message_of([&] { FileWriter again(root_ / "data", true); }), HasSubstr("cannot be made"));
 }
 
 }  // namespace
