@@ -77,6 +77,11 @@ class Text(unittest.TestCase):
             self.assertEqual(1, len(list(text.complaints(pathlib.Path("README.md"), line))), line)
         self.assertEqual([], list(text.complaints(pathlib.Path("README.md"), "the work/home of a todo list")))
 
+    def test_dead_links_are_found(self):
+        path = pathlib.Path("README.md")
+        self.assertEqual(1, len(list(text.complaints(path, "[a](no/such/file.md)"))))
+        self.assertEqual([], list(text.complaints(path, "[a](README.md#top) [b](https://example.org) [c](#d)")))
+
     def test_libraries_neither_print_nor_read_the_environment(self):
         path = pathlib.Path("src/base/x.cc")
         for line in ("std::cerr << 1;", "fmt::print(x);", "printf(x);", 'getenv("A");', "strcpy(a, b);"):

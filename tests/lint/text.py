@@ -1,4 +1,5 @@
-"""What no project file may say: package hosts, paths of one machine, unfinished business; and what libraries may not call."""
+"""What no project file may say: package hosts, paths of one machine, unfinished business; dead links; and what libraries may
+not call."""
 import re
 
 import tree
@@ -17,9 +18,11 @@ CODE = [
     (re.compile(r"\bstd::(?:cout|cerr|clog|format)\b|#\s*include\s*<(?:iostream|format|print)>|(?<![\w:.>])(?:f?printf|f?puts|perror)\s*\(|\bfmt::print\b"),
      ("src/apps/", "tools/", "bench/", "tests/"), "prints (or uses <format>, which g++ 12 lacks)"),
     (re.compile(r"\b(?:secure_)?getenv\s*\("), ("src/apps/", "tools/", "bench/", "tests/"), "reads the environment"),
-    (re.compile(r"\b(?:rand|srand|gets|strcpy|strcat|sprintf|atoi|atof|system|popen)\s*\("), (), "calls a function with a better equal"),
+    (re.compile(r"\b(?:rand|srand|gets|strcpy|strcat|sprintf|atoi|atof)\s*\("), (), "calls a function with a better equal"),
+    (re.compile(r"\b(?:system|popen)\s*\("), ("tools/", "bench/", "tests/"), "starts a shell"),
     (re.compile(r"\busing\s+namespace\s+(?!sluice|testing|std::(?:string_view_)?literals)"), ("src/kernels/",), "opens a foreign namespace"),
 ]
+LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")  # to a file of the project
 TEXT_SUFFIXES = {".h", ".cc", ".py", ".md", ".txt", ".cmake", ".json", ".toml", ".yml", ".yaml", ""}
 
 
@@ -39,6 +42,10 @@ def complaints(path, text):
     for pattern, why in EVERYWHERE:
         for match in pattern.finditer(text):
             yield f"{path}:{line_of(text, match)}: {why}: {match.group(0).strip()!r}"
+    if path.suffix == ".md":
+        for match in LINK.finditer(text):
+            if not (tree.ROOT / path.parent / match.group(1)).exists():
+                yield f"{path}:{line_of(text, match)}: links to {match.group(1)}, which is not there"
     if path.suffix not in (".h", ".cc"):
         return
     code = tree.strip_code(text)
