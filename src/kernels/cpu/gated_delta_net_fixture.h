@@ -28,6 +28,15 @@ class Buffer {
   }
   void* data() { return bytes_.data() + 1; }
   const void* data() const { return bytes_.data() + 1; }
+  DType dtype() const { return dtype_; }
+  // Elements [from, from + count) as a buffer of their own.
+  Buffer slice(std::int64_t from, std::int64_t count) const {
+    Buffer out(std::vector<float>(static_cast<std::size_t>(count)), dtype_);
+    if (count > 0)
+      std::memcpy(out.data(), at(static_cast<std::size_t>(from)),
+                  static_cast<std::size_t>(count) * dtype_bytes(dtype_));
+    return out;
+  }
   const void* at(std::size_t element) const { return bytes_.data() + 1 + element * dtype_bytes(dtype_); }
   std::size_t size() const { return count_; }
   float get(std::size_t i) const {
@@ -178,7 +187,8 @@ struct Problem {
     a.output = output.data();
     a.final_state = static_cast<float*>(final_state.data());
     if (shape.capacity > 0) a.capsule = static_cast<float*>(capsule.data());
-    std::vector<std::byte> scratch(gated_delta_net_scratch_bytes(level, a.shape));
+    // Whatever the scratch held before may not matter: all ones reads as NaN.
+    std::vector<std::byte> scratch(gated_delta_net_scratch_bytes(level, a.shape), std::byte{0xff});
     gated_delta_net(level, a, scratch, executor);
     Result result;
     const auto take = [&](const Buffer& buffer, DType dtype) {
@@ -193,6 +203,28 @@ struct Problem {
     result.capsule = take(capsule, DType::f32);
     return result;
   }
+
+  // Tokens [begin, end) of one row as a problem of one row; its state is the row's initial one.
+  Problem part(std::int64_t row, std::int64_t begin, std::int64_t end) const {
+    Problem out = *this;
+    const std::int64_t first = offsets[static_cast<std::size_t>(row)] + begin;
+    const std::int64_t count = end - begin;
+    const auto cut = [&](const Buffer& from, std::int64_t width) { return from.slice(first * width, count * width); };
+    out.options.lengths = {count};
+    out.shape.tokens = count, out.shape.rows = 1;
+    out.query = cut(query, shape.q_heads * shape.k_dim);
+    out.key = cut(key, shape.k_heads * shape.k_dim);
+    out.value = cut(value, shape.v_heads * shape.v_dim);
+    out.decay = cut(decay, shape.decay_width());
+    out.beta = cut(beta, shape.v_heads);
+    out.state = state.slice(row * state_floats(), state_floats());
+    out.offsets = {0, static_cast<std::int32_t>(count)};
+    if (!options.capture_counts.empty())
+      out.options.capture_counts = {options.capture_counts[static_cast<std::size_t>(row)]};
+    return out;
+  }
+  std::int64_t state_floats() const { return shape.v_heads * shape.v_dim * shape.k_dim; }
+  std::int64_t output_floats() const { return shape.output_heads() * shape.v_dim; }  // of a token
 
  private:
   static void set_length(std::vector<float>& vectors, std::int64_t dim, float length) {
