@@ -100,7 +100,8 @@ TEST(ReadConfig, RefusesWhatIsNoConfig) {
   }
   EXPECT_THAT(error_of(ConfigText({{"model_type", "\"qwen3_5\""}, {"text_config", "[]"}})),
               AllOf(HasSubstr("text_config"), HasSubstr("array")));
-  EXPECT_THAT(error_of(ConfigText(std::map<std::string, std::string>{{"model_type", "\"qwen3_5\""}})), HasSubstr("num_hidden_layers is missing"));
+  EXPECT_THAT(error_of(ConfigText(std::map<std::string, std::string>{{"model_type", "\"qwen3_5\""}})),
+              HasSubstr("num_hidden_layers is missing"));
 }
 
 TEST(ReadConfig, NeverGuessesASize) {
