@@ -1,10 +1,11 @@
 // Runs a Python script of tests/support in the environment that scripts/setup makes.
 #pragma once
 
-#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,18 +18,32 @@ struct Result {
   std::string output;  // its stdout
 };
 
-inline Result run(std::string_view script, const std::vector<std::string>& arguments) {
+inline Result run(std::string_view script, std::vector<std::string> arguments) {
   const std::filesystem::path root = SLUICE_SOURCE_DIR;
-  std::string command =
-      "'" + (root / "build/deps/venv/bin/python").string() + "' '" + (root / "tests/support" / script).string() + "'";
-  for (const std::string& argument : arguments) command += " '" + argument + "'";
+  arguments.insert(arguments.begin(),
+                   {(root / "build/deps/venv/bin/python").string(), (root / "tests/support" / script).string()});
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+
   Result result;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return result;
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) return result;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[0]);
+  pid_t child = 0;
+  const int error = ::posix_spawn(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
   std::array<char, 65536> buffer;
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
-    result.output.append(buffer.data(), n);
-  result.status = pclose(pipe);
+  ssize_t count = 0;
+  while (error == 0 && (count = ::read(ends[0], buffer.data(), buffer.size())) > 0) {
+    result.output.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  ::close(ends[0]);
+  if (error == 0) ::waitpid(child, &result.status, 0);
   return result;
 }
 
