@@ -34,7 +34,7 @@ struct DeltaNetDims {
   Extent k_heads, v_heads, k_dim, v_dim, batch;
 };
 
-// q, k and v in one tensor [N, 2*Hk*dk + Hv*dv]: heads and sizes come from the state, which says Hv, dv and dk.
+// q, k and v in one tensor [N, 2*Hk*dk + Hv*dv] or [B, S, ..]: heads and sizes come from the state, which says Hv, dv and dk.
 DeltaNetDims packed_dims(const ShapeContext& context, const Extents& query) {
   const Extents& state = require_rank(context, 6, 4);
   DeltaNetDims dims{{query.begin(), query.end() - 1}, extent("k_heads"), state[1], state[3], state[2], state[0]};
@@ -55,8 +55,8 @@ DeltaNetDims delta_net_dims(const ShapeContext& context) {
   const bool split = context.has_input(1) && context.has_input(2);
   if (context.has_input(1) != context.has_input(2)) fail("inputs 1 and 2 come together or not at all");
   if (!split) {
-    if (query.size() != 2 || !context.has_input(6)) {
-      fail("input 0 has shape {}: without key and value it must be [tokens, 2*Hk*dk + Hv*dv], with initial_state",
+    if ((query.size() != 2 && query.size() != 3) || !context.has_input(6)) {
+      fail("input 0 has shape {}: without key and value it must be [.., 2*Hk*dk + Hv*dv], with initial_state",
            to_string(query));
     }
     return packed_dims(context, query);
