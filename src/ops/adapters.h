@@ -1,16 +1,19 @@
-// The operators of the library, one adapter each; register.cc gives them to a session.
+// The operators of the library, one adapter each: every function appends one's registrations. register.cc gives them to
+// a session.
 #pragma once
+
+#include <vector>
 
 #include "kernels/cpu/level.h"
 #include "ops/custom_op.h"
 
 namespace sluice::ops {
 
-CustomOp gated_delta_net_op(const OrtApi& api, Level level);
-CustomOp varlen_linear_attention_op(const OrtApi& api, Level level);
-CustomOp varlen_causal_conv_op(const OrtApi& api, Level level);
-CustomOp paged_attention_op(const OrtApi& api, Level level);
-CustomOp linear_op(const OrtApi& api, Level level);
-CustomOp moe_op(const OrtApi& api, Level level);
+void add_gated_delta_net(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_varlen_linear_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_varlen_causal_conv(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_paged_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_linear(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_moe(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 
 }  // namespace sluice::ops

@@ -32,25 +32,31 @@ OrtCustomOpInputOutputCharacteristic characteristic(const PortSpec& port) {
   return port.presence == Presence::required ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
 }
 
-// Undefined lets every element type through to the adapter, whose errors name input, expected and found.
-ONNXTensorElementDataType ORT_API_CALL any_type(const OrtCustomOp*, std::size_t) {
-  return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+ONNXTensorElementDataType ORT_API_CALL input_type(const OrtCustomOp* op, std::size_t index) {
+  const auto& custom = *static_cast<const CustomOp*>(op);
+  if (static_cast<int>(index) != custom.typed_input) return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  return dtype_to_ort(custom.input_type);
 }
 
-// The recurrent state is f32 whatever the activations are; what depends on an input's type is left to infer_outputs.
 ONNXTensorElementDataType ORT_API_CALL output_type(const OrtCustomOp* op, std::size_t index) {
-  const auto only = only_type(spec_of(op), spec_of(op).outputs[index]);
-  return only ? dtype_to_ort(*only) : ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  const auto& custom = *static_cast<const CustomOp*>(op);
+  const PortSpec& output = custom.spec->outputs[index];
+  if (const auto only = only_type(*custom.spec, output)) return dtype_to_ort(*only);
+  const bool inferred = output.presence == Presence::required;
+  if (inferred || custom.typed_input == kNoTypedInput) return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  const PortSpec& typed = custom.spec->inputs[static_cast<std::size_t>(custom.typed_input)];
+  return output.type == typed.type ? dtype_to_ort(custom.input_type) : ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
 
+// ONNX Runtime drops the status of this callback. What is wrong with a node is said when its kernel is made or run.
 OrtStatus* ORT_API_CALL infer_outputs(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
   const auto& custom = static_cast<const CustomOp&>(*op);
   try {
     infer(*custom.api, *custom.spec, *context, *custom.unknown_extents);
+  } catch (const std::exception&) {
     return nullptr;
-  } catch (...) {
-    return status_of_current_exception(*custom.api, custom.spec->name);
   }
+  return nullptr;
 }
 
 }  // namespace
@@ -70,7 +76,7 @@ CustomOp describe(const OrtApi& api, Level level, std::string_view domain, std::
   // The names of opset/ are literals, hence end in a zero.
   op.GetName = [](const OrtCustomOp* self) { return spec_of(self).name.data(); };
   op.GetExecutionProviderType = [](const OrtCustomOp*) { return static_cast<const char*>(nullptr); };
-  op.GetInputType = any_type;
+  op.GetInputType = input_type;
   op.GetOutputType = output_type;
   op.GetInputTypeCount = [](const OrtCustomOp* self) { return spec_of(self).inputs.size(); };
   op.GetOutputTypeCount = [](const OrtCustomOp* self) { return spec_of(self).outputs.size(); };

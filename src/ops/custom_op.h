@@ -3,6 +3,7 @@
 // An adapter is a class with
 //   static constexpr std::string_view kDomain, kName       its row in opset/
 //   static constexpr std::array<InPlace, n> kInPlace       outputs that may share their input's memory inside a graph
+//   static constexpr int kTypedInput                       see CustomOp::typed_input
 //   Adapter(const Node&, Level)                            reads and checks the attributes; throws Error
 //   void compute(Context&) const                           one run; throws Error; may run on several threads at once
 // No exception crosses into ONNX Runtime: each becomes a status that names the node.
@@ -11,6 +12,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/cpu/level.h"
@@ -27,11 +29,20 @@ struct InPlace {
   int output;
 };
 
+inline constexpr int kNoTypedInput = -1;
+
 // ONNX Runtime keeps a pointer to this for as long as a session that registered it lives.
+//
+// Ports have no declared element type, so that wrong ones reach the adapter, whose errors name input, expected and
+// found. ONNX Runtime then takes the type of an optional output from the last input the node lists, unless it is fixed:
+// an operator with an optional output of a type variable is therefore registered once for each type of one input,
+// `typed_input`, and of the optional outputs that share its variable.
 struct CustomOp : OrtCustomOp {
   const OrtApi* api = nullptr;
   Level level = Level::scalar;
   const OperatorSpec* spec = nullptr;
+  int typed_input = kNoTypedInput;
+  DType input_type = DType::f32;
   std::unique_ptr<UnknownExtents> unknown_extents;
 };
 
@@ -105,17 +116,23 @@ inline void ORT_API_CALL release_in_place(int* inputs, int* outputs) noexcept {
 
 }  // namespace detail
 
+// Appends the operator's registrations: one, or one for each type of its typed input.
 template <typename Adapter>
-CustomOp make_custom_op(const OrtApi& api, Level level) {
-  CustomOp op = detail::describe(api, level, Adapter::kDomain, Adapter::kName);
-  op.CreateKernelV2 = detail::create_kernel<Adapter>;
-  op.KernelComputeV2 = detail::compute_kernel<Adapter>;
-  op.KernelDestroy = detail::destroy_kernel<Adapter>;
-  if constexpr (!Adapter::kInPlace.empty()) {
-    op.GetMayInplace = detail::in_place<Adapter>;
-    op.ReleaseMayInplace = detail::release_in_place;
+void add_custom_op(const OrtApi& api, Level level, std::vector<CustomOp>& ops) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+    CustomOp op = detail::describe(api, level, Adapter::kDomain, Adapter::kName);
+    op.typed_input = Adapter::kTypedInput;
+    op.input_type = type;
+    op.CreateKernelV2 = detail::create_kernel<Adapter>;
+    op.KernelComputeV2 = detail::compute_kernel<Adapter>;
+    op.KernelDestroy = detail::destroy_kernel<Adapter>;
+    if constexpr (!Adapter::kInPlace.empty()) {
+      op.GetMayInplace = detail::in_place<Adapter>;
+      op.ReleaseMayInplace = detail::release_in_place;
+    }
+    ops.push_back(std::move(op));
+    if (Adapter::kTypedInput == kNoTypedInput) return;
   }
-  return op;
 }
 
 }  // namespace sluice::ops

@@ -11,6 +11,7 @@ class GatedDeltaNet {
   static constexpr std::string_view kDomain = kMicrosoftDomain;
   static constexpr std::string_view kName = "GatedDeltaNet";
   static constexpr std::array<InPlace, 1> kInPlace{{{6, 1}}};  // initial_state -> final_state
+  static constexpr int kTypedInput = kNoTypedInput;
 
   GatedDeltaNet(const Node& node, Level level) : attributes_(read_gated_delta_net(node)), level_(level) {}
 
@@ -44,6 +45,8 @@ class GatedDeltaNet {
 
 }  // namespace
 
-CustomOp gated_delta_net_op(const OrtApi& api, Level level) { return make_custom_op<GatedDeltaNet>(api, level); }
+void add_gated_delta_net(const OrtApi& api, Level level, std::vector<CustomOp>& ops) {
+  add_custom_op<GatedDeltaNet>(api, level, ops);
+}
 
 }  // namespace sluice::ops

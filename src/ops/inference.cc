@@ -134,11 +134,32 @@ class NodeShapes final : public ShapeContext {
 
 std::optional<ONNXTensorElementDataType> output_type(const OperatorSpec& spec, const std::vector<Tensor>& inputs,
                                                      const PortSpec& output) {
+  if (const auto only = only_type(spec, output)) return dtype_to_ort(*only);
   for (std::size_t i = 0; i < inputs.size() && i < spec.inputs.size(); ++i) {
     if (spec.inputs[i].type == output.type && inputs[i].type) return inputs[i].type;
   }
-  const auto only = only_type(spec, output);
-  return only ? std::optional(dtype_to_ort(*only)) : std::nullopt;
+  return std::nullopt;
+}
+
+Extents unknown_shape(const OperatorSpec& spec, std::size_t rank, UnknownExtents& unknown) {
+  Extents shape;
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    shape.push_back(extent(fmt::format("{}_unknown_{}", spec.name, unknown.fetch_add(1))));
+  }
+  return shape;
+}
+
+// A node whose shapes do not fit gets outputs of the right type all the same: without one ONNX Runtime would guess it,
+// and complain of its guess instead of letting the kernel say what is wrong.
+void infer_shapes(const OperatorSpec& spec, NodeShapes& shapes, UnknownExtents& unknown) {
+  try {
+    if (spec.infer != nullptr) return spec.infer(shapes);
+    shapes.set_output_shape(0, shapes.input_shape(0));
+  } catch (const Error&) {
+    for (std::size_t i = 0; i < spec.outputs.size() && spec.outputs[i].presence == Presence::required; ++i) {
+      shapes.set_output_shape(i, unknown_shape(spec, shapes.input_shape(0).size(), unknown));
+    }
+  }
 }
 
 void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t index, ONNXTensorElementDataType type,
@@ -176,11 +197,7 @@ void infer(const OrtApi& api, const OperatorSpec& spec, OrtShapeInferContext& co
   }
   const NodeAttributes attributes(spec, api, context);
   NodeShapes shapes(attributes, inputs);
-  if (spec.infer != nullptr) {
-    spec.infer(shapes);
-  } else {
-    shapes.set_output_shape(0, shapes.input_shape(0));
-  }
+  infer_shapes(spec, shapes, unknown);
   for (std::size_t i = 0; i < shapes.outputs().size(); ++i) {
     if (spec.outputs[i].presence != Presence::required) break;
     const auto type = output_type(spec, inputs, spec.outputs[i]);

@@ -19,7 +19,8 @@ std::optional<DType> only_type(const OperatorSpec& spec, const PortSpec& port);
 // Sets type and shape of the outputs a node must have; its element type is that of the first input with the same type
 // variable. Optional outputs are left alone: the C API does not tell which ones a node lists, and writes past the end
 // when told of one that it does not (those with a choice of types must be declared in the model, as graph outputs are).
-// Throws Error when shapes do not fit the contract. Says nothing when the rank of an input is unknown.
+// Shapes that do not fit the contract are left unknown, for the kernel to complain of. Says nothing when the rank of an
+// input is unknown.
 void infer(const OrtApi& api, const OperatorSpec& spec, OrtShapeInferContext& context, UnknownExtents& unknown);
 
 }  // namespace sluice::ops

@@ -11,6 +11,7 @@ class Linear {
   static constexpr std::string_view kDomain = kSluiceDomain;
   static constexpr std::string_view kName = "Linear";
   static constexpr std::array<InPlace, 0> kInPlace{};
+  static constexpr int kTypedInput = kNoTypedInput;
 
   // A constant weight is checked when the model is loaded, and looked up once instead of in every run.
   Linear(const Node& node, Level level) : level_(level) {
@@ -32,6 +33,6 @@ class Linear {
 
 }  // namespace
 
-CustomOp linear_op(const OrtApi& api, Level level) { return make_custom_op<Linear>(api, level); }
+void add_linear(const OrtApi& api, Level level, std::vector<CustomOp>& ops) { add_custom_op<Linear>(api, level, ops); }
 
 }  // namespace sluice::ops

@@ -11,6 +11,7 @@ class Moe {
   static constexpr std::string_view kDomain = kSluiceDomain;
   static constexpr std::string_view kName = "MoE";
   static constexpr std::array<InPlace, 0> kInPlace{};
+  static constexpr int kTypedInput = kNoTypedInput;
 
   Moe(const Node& node, Level level) : attributes_(read_moe(node)), level_(level) {
     const auto gate_up = node.constant_input(2);
@@ -39,6 +40,6 @@ class Moe {
 
 }  // namespace
 
-CustomOp moe_op(const OrtApi& api, Level level) { return make_custom_op<Moe>(api, level); }
+void add_moe(const OrtApi& api, Level level, std::vector<CustomOp>& ops) { add_custom_op<Moe>(api, level, ops); }
 
 }  // namespace sluice::ops

@@ -12,6 +12,7 @@ class PagedAttention {
   static constexpr std::string_view kDomain = kMicrosoftDomain;
   static constexpr std::string_view kName = "PagedAttention";
   static constexpr std::array<InPlace, 2> kInPlace{{{3, 1}, {4, 2}}};  // the caches
+  static constexpr int kTypedInput = 3;                                // key_cache
 
   PagedAttention(const Node& node, Level level) : attributes_(read_paged_attention(node)), level_(level) {
     for (const int cache : {3, 4}) {
@@ -69,6 +70,8 @@ class PagedAttention {
 
 }  // namespace
 
-CustomOp paged_attention_op(const OrtApi& api, Level level) { return make_custom_op<PagedAttention>(api, level); }
+void add_paged_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops) {
+  add_custom_op<PagedAttention>(api, level, ops);
+}
 
 }  // namespace sluice::ops

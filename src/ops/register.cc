@@ -27,25 +27,30 @@ class Domain {
   OrtHandle<OrtCustomOpDomain> domain_;
 };
 
-// The operators of one runtime at one level.
-struct Library {
-  Library(const OrtApi& api, Level level);
-  std::unique_ptr<Domain> microsoft;
-  std::unique_ptr<Domain> sluice;
-};
-
-template <typename... Ops>
-std::vector<CustomOp> list(Ops&&... ops) {
-  std::vector<CustomOp> result;
-  (result.push_back(std::forward<Ops>(ops)), ...);
-  return result;
+std::vector<CustomOp> microsoft_ops(const OrtApi& api, Level level) {
+  std::vector<CustomOp> ops;
+  add_gated_delta_net(api, level, ops);
+  add_varlen_linear_attention(api, level, ops);
+  add_varlen_causal_conv(api, level, ops);
+  add_paged_attention(api, level, ops);
+  return ops;
 }
 
-Library::Library(const OrtApi& api, Level level)
-    : microsoft(std::make_unique<Domain>(api, kMicrosoftDomain,
-                                         list(gated_delta_net_op(api, level), varlen_linear_attention_op(api, level),
-                                              varlen_causal_conv_op(api, level), paged_attention_op(api, level)))),
-      sluice(std::make_unique<Domain>(api, kSluiceDomain, list(linear_op(api, level), moe_op(api, level)))) {}
+std::vector<CustomOp> sluice_ops(const OrtApi& api, Level level) {
+  std::vector<CustomOp> ops;
+  add_linear(api, level, ops);
+  add_moe(api, level, ops);
+  return ops;
+}
+
+// The operators of one runtime at one level.
+struct Library {
+  Library(const OrtApi& api, Level level)
+      : microsoft(api, kMicrosoftDomain, microsoft_ops(api, level)),
+        sluice(api, kSluiceDomain, sluice_ops(api, level)) {}
+  Domain microsoft;
+  Domain sluice;
+};
 
 // Sessions keep pointers to the operators they were given and say nothing when they end, so the operators live as long
 // as the program: one set for each runtime and level that asked.
@@ -63,8 +68,8 @@ OrtStatus* register_custom_ops(OrtSessionOptions* options, const OrtApiBase* bas
   if (api == nullptr) return nullptr;
   try {
     const Library& library = library_for(*api, level);
-    check(*api, api->AddCustomOpDomain(options, library.microsoft->get()));
-    check(*api, api->AddCustomOpDomain(options, library.sluice->get()));
+    check(*api, api->AddCustomOpDomain(options, library.microsoft.get()));
+    check(*api, api->AddCustomOpDomain(options, library.sluice.get()));
     return nullptr;
   } catch (...) {
     return status_of_current_exception(*api, "sluice operators: ");

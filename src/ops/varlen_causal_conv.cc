@@ -11,6 +11,7 @@ class VarlenCausalConv {
   static constexpr std::string_view kDomain = kMicrosoftDomain;
   static constexpr std::string_view kName = "VarlenCausalConvWithState";
   static constexpr std::array<InPlace, 1> kInPlace{{{4, 1}}};  // initial_state -> final_state
+  static constexpr int kTypedInput = 4;                        // initial_state
 
   VarlenCausalConv(const Node& node, Level level) : attributes_(read_varlen_causal_conv(node)), level_(level) {}
 
@@ -41,6 +42,8 @@ class VarlenCausalConv {
 
 }  // namespace
 
-CustomOp varlen_causal_conv_op(const OrtApi& api, Level level) { return make_custom_op<VarlenCausalConv>(api, level); }
+void add_varlen_causal_conv(const OrtApi& api, Level level, std::vector<CustomOp>& ops) {
+  add_custom_op<VarlenCausalConv>(api, level, ops);
+}
 
 }  // namespace sluice::ops

@@ -11,6 +11,7 @@ class VarlenLinearAttention {
   static constexpr std::string_view kDomain = kMicrosoftDomain;
   static constexpr std::string_view kName = "VarlenLinearAttention";
   static constexpr std::array<InPlace, 1> kInPlace{{{4, 1}}};  // initial_state -> final_state
+  static constexpr int kTypedInput = kNoTypedInput;
 
   VarlenLinearAttention(const Node& node, Level level)
       : attributes_(read_varlen_linear_attention(node)), level_(level) {}
@@ -43,8 +44,8 @@ class VarlenLinearAttention {
 
 }  // namespace
 
-CustomOp varlen_linear_attention_op(const OrtApi& api, Level level) {
-  return make_custom_op<VarlenLinearAttention>(api, level);
+void add_varlen_linear_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops) {
+  add_custom_op<VarlenLinearAttention>(api, level, ops);
 }
 
 }  // namespace sluice::ops
