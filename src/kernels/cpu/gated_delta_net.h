@@ -22,7 +22,8 @@
 //               g of the piece is positive or not a number; for the delta rules without qk_l2_norm, when some key of
 //               the piece is longer than one (the chunked form is stable for unit keys only); in a row that captures.
 //   chunked     otherwise.
-// So cutting a row into several calls at multiples of kGatedDeltaNetChunk changes no bit. Bits differ between levels.
+// So cutting a row into several calls at multiples of kGatedDeltaNetChunk changes no bit. Bits differ between levels. The
+// SIMD levels take subnormal f32 numbers for zero.
 // The operator's chunk_size attribute is a tuning hint without meaning for the result; this implementation needs no
 // hint.
 #pragma once

@@ -1,5 +1,7 @@
 #include "kernels/cpu/gated_delta_net.h"
 
+#include <xmmintrin.h>
+
 #include "kernels/cpu/gated_delta_net_fixture.h"
 
 namespace sluice {
@@ -260,6 +262,18 @@ TEST(GatedDeltaNet, AnUnwantedStateChangesNoOutput) {
     std::vector<std::byte> scratch(gated_delta_net_scratch_bytes(level, args.shape));
     gated_delta_net(level, args, scratch, serial);
     EXPECT_TRUE(gdn_test::same_bits(output.values(), with_state.output)) << level_name(level);
+  }
+}
+
+TEST(GatedDeltaNet, TheThreadsFloatingPointModeIsLeftAsItWas) {
+  Options o;
+  o.lengths = {70, 1};
+  const Problem problem(o);
+  SerialExecutor serial;
+  const unsigned before = _mm_getcsr();
+  for (const Level level : supported_levels()) {
+    problem.run(level, serial);
+    EXPECT_EQ(_mm_getcsr() & ~0x3fu, before & ~0x3fu) << level_name(level);  // but for the sticky exception flags
   }
 }
 
