@@ -37,9 +37,10 @@ def run(engine, served, draft=None):
                 draft(s)
         steps += 1
         for event in engine.run(buffer):
-            if event.flags & 8:
+            flags = int(event.flags.value)
+            if flags & 8:
                 raise RuntimeError(f"the engine failed a request: error code {event.error_code}")
-            if event.flags & 1:
+            if flags & 1:
                 owner = by_request.get(id(event.request)) if len(served) > 1 else served[0]
                 owner = owner or next(s for s in served if s.request == event.request)
                 owner.tokens.append(int(event.token))
