@@ -9,6 +9,9 @@ from common import GOLDENS, Checks, cases, config_of, export, sequences
 from dense_test import eos_of, until_eos
 
 
+TOKEN, TURN_FINISHED, FAILED = 1, 2, 8  # event flags
+
+
 class Served:
     """One request on an engine."""
 
@@ -26,24 +29,26 @@ class Served:
         self.tokens = []
 
 
-def run(engine, served, draft=None):
-    """Runs until nothing is pending; returns how many engine runs it took. `draft(served)` proposes tokens."""
-    by_request = {id(s.request): s for s in served}
+def run(engine, served, draft=None, close=False):
+    """Runs until nothing is pending; returns how many engine runs it took. `draft(served)` proposes tokens; `close` gives
+    a finished request's slot to those that wait."""
     buffer = engine.create_event_buffer(256)
     steps = 0
     while engine.has_pending_requests():
-        if draft is not None:
-            for s in served:
-                draft(s)
+        for s in served if draft else []:
+            draft(s)
         steps += 1
+        if steps > 10000:
+            raise RuntimeError("the engine makes no progress")
         for event in engine.run(buffer):
             flags = int(event.flags.value)
-            if flags & 8:
+            owner = next(s for s in served if s.request is event.request or s.request == event.request)
+            if flags & FAILED:
                 raise RuntimeError(f"the engine failed a request: error code {event.error_code}")
-            if flags & 1:
-                owner = by_request.get(id(event.request)) if len(served) > 1 else served[0]
-                owner = owner or next(s for s in served if s.request == event.request)
+            if flags & TOKEN:
                 owner.tokens.append(int(event.token))
+            if flags & TURN_FINISHED and close:
+                owner.request.close()
     return steps
 
 
@@ -55,7 +60,7 @@ def ragged_batch(checks, case, package):
         s = Served(engine, 512)
         s.begin(ids, len(expected))
         served.append((s, expected))
-    run(engine, [s for s, _ in served])
+    run(engine, [s for s, _ in served], close=True)
     for s, expected in served:
         checks.equal(f"{case}: ragged batch, request of {len(expected)}", until_eos(s.tokens, eos), until_eos(expected, eos))
 
