@@ -1,28 +1,10 @@
-// What this machine can do at most, measured in the same process and at the same time as the kernels that are held
-// against it.
+// The roofs of kernels/cpu, under the name the benchmarks use.
 #pragma once
 
-#include <cstddef>
-#include <string>
-
-#include "base/executor.h"
-#include "kernels/cpu/level.h"
+#include "kernels/cpu/roofs.h"
 
 namespace sluice::bench {
-
-// Figures of all threads of the pool together.
-struct Roofs {
-  int threads = 1;
-  double fma_gflops = 0;  // f32 fused multiply-adds, two operations each, at the level's vector width
-  double read_gbs = 0;    // bytes read a second / 1e9, from a buffer of `bytes`
-  double rmw_gbs = 0;     // bytes read + bytes written a second / 1e9, updating such a buffer in place
-};
-
-// Best of several passes each; takes about two seconds. `bytes`: the buffer's size, larger than the caches unless the
-// kernel's own working set is not. Level::scalar is measured as avx2.
-Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes = std::size_t{256} << 20);
-
-// "avx512, 2 threads: 340 GFLOP/s f32 FMA, 21.3 GB/s read, 17.2 GB/s read-modify-write"
-std::string describe(Level level, const Roofs& roofs);
-
+using sluice::describe;
+using sluice::measure_roofs;
+using sluice::Roofs;
 }  // namespace sluice::bench

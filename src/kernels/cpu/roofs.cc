@@ -1,4 +1,4 @@
-#include "bench/roofs.h"
+#include "kernels/cpu/roofs.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-namespace sluice::bench {
+namespace sluice {
 
 namespace avx2 {
 double fma_loop(long iterations, float* sink) noexcept;
@@ -87,4 +87,4 @@ std::string describe(Level level, const Roofs& roofs) {
                      roofs.rmw_gbs);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace sluice::bench::SLUICE_LEVEL {
+namespace sluice::SLUICE_LEVEL {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -52,4 +52,4 @@ void rmw_loop(float* data, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; i += lanes) hn::StoreU(hn::Sub(term, hn::LoadU(d, data + i)), d, data + i);
 }
 
-}  // namespace sluice::bench::SLUICE_LEVEL
+}  // namespace sluice::SLUICE_LEVEL
