@@ -15,9 +15,11 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t kRows = 3;
-constexpr std::size_t kOwn = 1;                                // the row asked for
-constexpr std::int64_t kCompanyTokens = 96;                    // that a companion has at most
-constexpr std::int64_t kCompanyPieces[] = {3, 0, 5, 1, 0, 8};  // tokens that companions get, in turn
+constexpr std::size_t kOwn = 1;              // the row asked for
+constexpr std::int64_t kCompanyTokens = 96;  // that a companion has at most; then another takes its place
+// Tokens of the first and the third row, a step. Never fewer than two together: the runtime's own convolution takes empty
+// rows, but no fewer tokens than rows.
+constexpr std::int64_t kCompanyPieces[][2] = {{3, 0}, {0, 5}, {1, 1}, {8, 2}};
 
 class CompanySource final : public LogitsSource {
  public:
@@ -49,9 +51,12 @@ class CompanySource final : public LogitsSource {
 
   void feed(std::int64_t count, const PositionSink& sink) override {
     std::array<std::int64_t, kRows> lengths{};
-    for (std::size_t row = 0; row < kRows; ++row) {
-      const std::int64_t share = row == kOwn ? count : kCompanyPieces[(steps_ + row) % std::size(kCompanyPieces)];
-      lengths[row] = std::min(share, static_cast<std::int64_t>(ids_[row].size()) - past_[row]);
+    lengths[kOwn] = count;
+    for (const std::size_t row : {std::size_t{0}, std::size_t{2}}) {
+      const auto left = static_cast<std::int64_t>(ids_[row].size()) - past_[row];
+      lengths[row] = kCompanyPieces[steps_ % std::size(kCompanyPieces)][row / 2];
+      if (left < lengths[row]) replace(row);
+      lengths[row] = std::min(lengths[row], static_cast<std::int64_t>(ids_[row].size()));
     }
     ++steps_;
     std::vector<std::int64_t> wanted;  // positions
@@ -90,6 +95,17 @@ class CompanySource final : public LogitsSource {
       if (!bytes) fail("{}: state '{}' of shape {} is too large", location_, info.input, to_string(shape));
       state_bytes_.emplace_back(*bytes);
       state_shapes_.push_back(std::move(shape));
+    }
+  }
+
+  // A row's sequence ends and another begins in its place: no tokens behind it, states zero.
+  void replace(std::size_t row) {
+    past_[row] = 0;
+    const std::vector<StateInfo>& infos = session_.graph().states;
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      if (infos[i].kind == StateKind::paged_kv) continue;
+      const std::size_t bytes = state_bytes_[i].size() / kRows;
+      std::fill_n(state_bytes_[i].begin() + static_cast<std::ptrdiff_t>(row * bytes), bytes, std::byte{0});
     }
   }
 

@@ -14,23 +14,26 @@
 namespace sluice {
 namespace {
 
-// One value of an f32, f16 or bf16 tensor.
-double value_at(const Ort::ConstValue& tensor, std::int64_t index) {
-  const void* data = tensor.GetTensorRawData();
-  switch (tensor.GetTensorTypeAndShapeInfo().GetElementType()) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      return static_cast<double>(static_cast<const float*>(data)[index]);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-      return static_cast<double>(to_f32(static_cast<const f16*>(data)[index]));
-    default:
-      return static_cast<double>(to_f32(static_cast<const bf16*>(data)[index]));
-  }
+template <typename T>
+std::vector<double> widened(const void* data, std::size_t count) {
+  std::vector<double> out(count);
+  std::transform(static_cast<const T*>(data), static_cast<const T*>(data) + count, out.begin(),
+                 [](T value) { return static_cast<double>(to_f32(value)); });
+  return out;
 }
 
+// All values of an f32, f16 or bf16 tensor.
 std::vector<double> values_of(const Ort::ConstValue& tensor) {
-  std::vector<double> out(tensor.GetTensorTypeAndShapeInfo().GetElementCount());
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = value_at(tensor, static_cast<std::int64_t>(i));
-  return out;
+  const auto info = tensor.GetTensorTypeAndShapeInfo();
+  const void* data = tensor.GetTensorRawData();
+  switch (info.GetElementType()) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return widened<float>(data, info.GetElementCount());
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return widened<f16>(data, info.GetElementCount());
+    default:
+      return widened<bf16>(data, info.GetElementCount());
+  }
 }
 
 std::vector<std::int64_t> shape_of(const Ort::ConstValue& tensor) {
@@ -55,6 +58,7 @@ struct PagedAttentionKernel {
   void Compute(OrtKernelContext* raw) {
     Ort::KernelContext context{raw};
     const auto ints = [&](std::size_t i) { return context.GetInput(i).GetTensorData<std::int32_t>(); };
+    const std::int32_t *offsets = ints(5), *past = ints(6), *table = ints(7);
     const auto cache_shape = shape_of(context.GetInput(3));
     const std::int64_t block_size = cache_shape[1], dim = cache_shape[3], width = kv_heads * dim;
     const std::int64_t rows = shape_of(context.GetInput(6))[0], pages = shape_of(context.GetInput(7))[1];
@@ -69,10 +73,10 @@ struct PagedAttentionKernel {
     for (std::int64_t row = 0; row < rows; ++row) {
       // Where position p of this row lies in a cache.
       const auto slot = [&](std::int64_t p) {
-        return (ints(7)[row * pages + p / block_size] * block_size + p % block_size) * width;
+        return (table[row * pages + p / block_size] * block_size + p % block_size) * width;
       };
-      for (std::int64_t t = ints(5)[row]; t < ints(5)[row + 1]; ++t) {
-        const std::int64_t position = ints(6)[row] + t - ints(5)[row];
+      for (std::int64_t t = offsets[row]; t < offsets[row + 1]; ++t) {
+        const std::int64_t position = past[row] + t - offsets[row];
         for (std::size_t i = 0; i < 2; ++i) {
           const T* fresh = static_cast<const T*>(context.GetInput(1 + i).GetTensorRawData());
           std::copy_n(fresh + t * width, width, cache[i] + slot(position));
@@ -138,11 +142,13 @@ struct LinearKernel {
     const std::int64_t in = shape.back(), rows = static_cast<std::int64_t>(x.size()) / in;
     const std::int64_t outputs = shape.back() = shape_of(context.GetInput(1))[0];
     const bool biased = context.GetInputCount() > 2 && context.GetInput(2);
+    const std::vector<double> bias =
+        biased ? values_of(context.GetInput(2)) : std::vector<double>(static_cast<std::size_t>(outputs));
     float* y = context.GetOutput(0, shape).GetTensorMutableData<float>();
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t o = 0; o < outputs; ++o) {
-        const double bias = biased ? value_at(context.GetInput(2), o) : 0.0;
-        y[r * outputs + o] = static_cast<float>(dot(x.data() + r * in, w.data() + o * in, in) + bias);
+        y[r * outputs + o] =
+            static_cast<float>(dot(x.data() + r * in, w.data() + o * in, in) + bias[static_cast<std::size_t>(o)]);
       }
     }
   }
