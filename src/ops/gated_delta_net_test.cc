@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/compare.h"
 #include "tests/support/gated_delta_net_node.h"
+#include "tests/support/one_node.h"
 #include "tests/support/released_vectors.h"
 
 namespace sluice::ops {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/support/compare.h"
 #include "tests/support/one_node.h"
 
 namespace sluice::ops {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/compare.h"
 #include "tests/support/one_node.h"
 
 namespace sluice::ops {

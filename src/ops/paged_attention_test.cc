@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "tests/support/compare.h"
+#include "tests/support/one_node.h"
 #include "tests/support/paged_attention_node.h"
 
 namespace sluice::ops {

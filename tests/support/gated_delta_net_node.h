@@ -1,7 +1,7 @@
 // Random GatedDeltaNet nodes for tests and benchmarks.
 #pragma once
 
-#include "tests/support/one_node.h"
+#include "tests/support/node_case.h"
 
 namespace sluice::ops {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/one_node.h"
+#include "tests/support/node_case.h"
 
 namespace sluice::ops {
 

@@ -1,11 +1,8 @@
-// Tensors that tests own, and comparisons that say where and by how much two of them differ.
+// Tensors that tests own, and random ones.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <random>
 #include <span>
 #include <vector>
@@ -53,10 +50,5 @@ class Draw {
 
 // The tensor as an input of a node; it must outlive the Argument.
 Argument as_argument(const TestTensor& tensor, int index, std::string_view name);
-
-// Elementwise |a - b| <= absolute + relative * |b|, equal shapes and types; the message has the worst element. NaN
-// equals NaN.
-::testing::AssertionResult close(const TestTensor& a, const TestTensor& b, double absolute, double relative);
-::testing::AssertionResult same_bits(const TestTensor& a, const TestTensor& b);
 
 }  // namespace sluice::ops
