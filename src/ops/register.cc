@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,11 +62,18 @@ const Library& library_for(const OrtApi& api, Level level) {
   return libraries.try_emplace({&api, level}, api, level).first->second;
 }
 
+// The table of version 1 is in every runtime, and has what makes a status.
+OrtStatus* refuse_runtime(const OrtApiBase& base) noexcept {
+  const std::string message =
+      std::string("sluice operators need ONNX Runtime 1.21 or later, this is ") + base.GetVersionString();
+  return base.GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
+}
+
 }  // namespace
 
 OrtStatus* register_custom_ops(OrtSessionOptions* options, const OrtApiBase* base, Level level) noexcept {
   const OrtApi* api = base->GetApi(kOrtApiVersion);
-  if (api == nullptr) return nullptr;
+  if (api == nullptr) return refuse_runtime(*base);
   try {
     const Library& library = library_for(*api, level);
     check(*api, api->AddCustomOpDomain(options, library.microsoft.get()));
