@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "opset/operators.h"
@@ -133,9 +135,12 @@ void set_logits(DecoderContext& c, Value logits) { add_port_output(c, logits, "l
 void add_outputs(DecoderContext& c) {
   Graph& graph = c.g.graph();
   // Logits were computed last and come first; each kind of state update follows by layer.
-  std::ranges::stable_sort(c.info.outputs, {}, [](const PortInfo& port) {
-    return port.name == "logits" ? 0 : (port.name.ends_with(".conv_value") ? 1 : 2);
-  });
+  std::vector<PortInfo> ordered;
+  for (const std::string_view ending : {"logits", ".conv_value", ".recurrent_capsule"}) {
+    std::ranges::copy_if(c.info.outputs, std::back_inserter(ordered),
+                         [&](const PortInfo& port) { return port.name.ends_with(ending); });
+  }
+  c.info.outputs = std::move(ordered);
   graph.add_output(graph.find("logits").value());
   for (const StateInfo& state : c.info.states) graph.add_output(graph.find(state.output).value());
   for (const PortInfo& port : c.info.outputs) {

@@ -14,7 +14,8 @@ Value add_table(DecoderContext& c, std::string name, double (*function)(double))
   const auto fill = [frequencies, factor, function](std::int64_t first_row, std::span<std::byte> out) {
     const std::size_t columns = frequencies.size();
     for (std::size_t i = 0; i * sizeof(float) < out.size(); ++i) {
-      const auto position = static_cast<double>(first_row) + static_cast<double>(i / columns);
+      const std::size_t row = i / columns;
+      const double position = static_cast<double>(first_row) + static_cast<double>(row);
       const auto value = static_cast<float>(factor * function(position * frequencies[i % columns]));
       std::memcpy(&out[i * sizeof(float)], &value, sizeof(value));
     }
