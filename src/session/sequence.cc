@@ -186,6 +186,10 @@ void Sequence::grow(std::size_t index, const StateExtents& extents) {
   if (shape == state.shape) return;
   if (is_kv(info.kind) && shape.size() != 4)
     fail("state '{}': shape {} has not four extents", info.input, to_string(shape));
+  if (info.kind == StateKind::paged_kv && shape[0] < extents.blocks) {
+    fail("state '{}': a sequence of {} tokens needs {} blocks, the graph has {}; export with more --kv-blocks",
+         info.input, extents.tokens, extents.blocks, shape[0]);
+  }
   std::vector<std::byte> bytes(bytes_of(shape, info.dtype, info));
   if (info.kind == StateKind::growing_kv && !state.bytes.empty()) {
     const std::size_t heads = static_cast<std::size_t>(shape[1]);
