@@ -42,20 +42,13 @@ function(sluice_library name floor)
   set_property(GLOBAL APPEND PROPERTY SLUICE_FLOOR_LINES "${folder} ${floor} ${below_folders}")
 endfunction()
 
-# sluice_test(NAME [TSAN] [NO_ASAN] SOURCES ... DEPENDS folders... LIBRARIES targets... LABELS ...): one GoogleTest program,
-# its cases found by CTest. scripts/test runs it once more built with AddressSanitizer unless NO_ASAN says that it shows nothing
-# new there, and with ThreadSanitizer when TSAN says that it runs threads of our own.
+# sluice_test(NAME SOURCES ... DEPENDS folders... LIBRARIES targets... LABELS ...): one GoogleTest program, its cases found by CTest.
+# tests/sanitizers says which programs run under sanitizers too.
 function(sluice_test name)
   if(NOT SLUICE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "TSAN;NO_ASAN" "" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
-  if(NOT ARG_NO_ASAN)
-    set_property(GLOBAL APPEND PROPERTY SLUICE_ASAN_TESTS ${name})
-  endif()
-  if(ARG_TSAN)
-    set_property(GLOBAL APPEND PROPERTY SLUICE_TSAN_TESTS ${name})
-  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   foreach(folder ${ARG_DEPENDS})
     target_link_libraries(${name} PRIVATE sluice_${folder})
