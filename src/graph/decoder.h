@@ -15,7 +15,7 @@ namespace sluice {
 using WeightDTypes = std::function<DType(std::string_view canonical)>;
 
 struct DecoderGraph {
-  // Its initializers() are in data-file order: embedding, layers, norm, head, then tables. For each external one:
+  // Its initializers() are in data-file order: tables, embedding, layers, norm, head. For each external one:
   //   - value:    model.graph.info(value) has its name and stored dtype, `shape` its extents after the transforms;
   //   - bytes:    byte_count(shape, dtype); made as WeightRecipe or TableRecipe (onnx/graph.h) say;
   //   - placement: empty; export/ sets {file, offset, bytes}, then serialize(model) writes model.onnx.

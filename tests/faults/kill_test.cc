@@ -1,6 +1,6 @@
 // kill -9 at many points of an export: the target is absent or whole, and the same command then works.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>

@@ -11,9 +11,9 @@
 
 #include "base/error.h"
 #include "export/exporter.h"
-#include "tests/invariance/packed_server.h"
 #include "ops/register.h"
 #include "package/manifest.h"
+#include "tests/invariance/packed_server.h"
 
 namespace sluice::testing {
 namespace {
