@@ -18,7 +18,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("sluice COMMAND --help tells a command's options, with examples.");
   Action action;
-  for (const auto add : {add_export, add_verify, add_generate, add_bench}) add(app, action);
+  for (const auto add : {add_export, add_inspect, add_verify, add_generate, add_bench}) add(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
