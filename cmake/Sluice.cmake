@@ -56,7 +56,10 @@ function(sluice_test name)
   target_link_libraries(${name} PRIVATE sluice_flags ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})  # tests include "tests/support/..."
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SLUICE_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS ${name})  # an empty property would swallow the next one's name
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
 
 # sluice_bench(NAME SOURCES ... DEPENDS folders... LIBRARIES targets...): a Google Benchmark program; never run by CTest.
