@@ -21,23 +21,55 @@ void rmw_loop(float* data, std::size_t count) noexcept;
 
 namespace {
 
-constexpr std::size_t kGrain = 64 << 10;  // floats a work item
+constexpr std::size_t kGrain = 16 << 10;  // floats a work item
+constexpr std::size_t kBlock = 64;        // items timed together: 4 MiB, a layer's worth
 constexpr int kPasses = 12;
+constexpr int kFmaRuns = 300;
+constexpr long kFmaIterations = 200'000;  // a fraction of a millisecond, so that some runs meet no other program
 
 struct alignas(64) Sink {
   float lanes[16] = {};
 };
 
-// Shortest of kPasses runs, in seconds.
 template <typename Body>
-double best_seconds(Body&& body) {
+double seconds_of(Body&& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double measure_fma(double (*loop)(long, float*) noexcept, ThreadPool& pool) {
+  const int threads = pool.threads();
+  std::vector<Sink> sinks(static_cast<std::size_t>(threads));
+  std::vector<double> operations(static_cast<std::size_t>(threads));
+  double best = 1e30;
+  for (int run = 0; run < kFmaRuns; ++run) {
+    best = std::min(best, seconds_of([&] {
+                      parallel_for(pool, threads, [&](std::int64_t i) noexcept {
+                        const auto slot = static_cast<std::size_t>(i);
+                        operations[slot] = loop(kFmaIterations, sinks[slot].lanes);
+                      });
+                    }));
+  }
+  return operations[0] * threads / best;
+}
+
+// Bytes a second of `item(first float, sink)` over blocks of a buffer, every block cold when its turn comes.
+template <typename Item>
+double measure_bandwidth(std::vector<float>& buffer, ThreadPool& pool, Item&& item) {
+  std::vector<Sink> sinks(kBlock);
   double best = 1e30;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    for (std::size_t at = 0; at < buffer.size(); at += kBlock * kGrain) {
+      best = std::min(best, seconds_of([&] {
+                        parallel_for(pool, kBlock, [&](std::int64_t i) noexcept {
+                          const auto slot = static_cast<std::size_t>(i);
+                          item(buffer.data() + at + slot * kGrain, sinks[slot].lanes);
+                        });
+                      }));
+    }
   }
-  return best;
+  return static_cast<double>(kBlock * kGrain * sizeof(float)) / best;
 }
 
 }  // namespace
@@ -47,37 +79,13 @@ Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes) {
   const auto fma_loop = wide ? avx512::fma_loop : avx2::fma_loop;
   const auto read_loop = wide ? avx512::read_loop : avx2::read_loop;
   const auto rmw_loop = wide ? avx512::rmw_loop : avx2::rmw_loop;
-  const int threads = pool.threads();
-  std::vector<Sink> sinks(static_cast<std::size_t>(threads));
-  std::vector<double> operations(static_cast<std::size_t>(threads));
-
   Roofs roofs;
-  roofs.threads = threads;
-  const double fma_seconds = best_seconds([&] {
-    parallel_for(pool, threads, [&](std::int64_t i) noexcept {
-      const auto slot = static_cast<std::size_t>(i);
-      operations[slot] = fma_loop(4'000'000, sinks[slot].lanes);
-    });
-  });
-  roofs.fma_gflops = operations[0] * threads / fma_seconds / 1e9;
-
-  const std::size_t items = std::max<std::size_t>(bytes / sizeof(float) / kGrain, 1);
-  std::vector<float> buffer(items * kGrain, 1.0f);
-  std::vector<Sink> item_sinks(items);
-  const double total = static_cast<double>(buffer.size() * sizeof(float));
-  const double read_seconds = best_seconds([&] {
-    parallel_for(pool, static_cast<std::int64_t>(items), [&](std::int64_t i) noexcept {
-      const auto item = static_cast<std::size_t>(i);
-      read_loop(buffer.data() + item * kGrain, kGrain, item_sinks[item].lanes);
-    });
-  });
-  roofs.read_gbs = total / read_seconds / 1e9;
-  const double rmw_seconds = best_seconds([&] {
-    parallel_for(pool, static_cast<std::int64_t>(items), [&](std::int64_t i) noexcept {
-      rmw_loop(buffer.data() + static_cast<std::size_t>(i) * kGrain, kGrain);
-    });
-  });
-  roofs.rmw_gbs = 2 * total / rmw_seconds / 1e9;
+  roofs.threads = pool.threads();
+  roofs.fma_gflops = measure_fma(fma_loop, pool) / 1e9;
+  const std::size_t blocks = std::max<std::size_t>(bytes / sizeof(float) / (kBlock * kGrain), 1);
+  std::vector<float> buffer(blocks * kBlock * kGrain, 1.0f);
+  roofs.read_gbs = measure_bandwidth(buffer, pool, [&](float* at, float* sink) { read_loop(at, kGrain, sink); }) / 1e9;
+  roofs.rmw_gbs = 2 * measure_bandwidth(buffer, pool, [&](float* at, float*) { rmw_loop(at, kGrain); }) / 1e9;
   return roofs;
 }
 

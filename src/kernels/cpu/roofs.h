@@ -18,8 +18,8 @@ struct Roofs {
   double rmw_gbs = 0;     // bytes read + bytes written a second / 1e9, updating such a buffer in place
 };
 
-// Best of several passes each; takes about two seconds. `bytes`: the buffer's size, larger than the caches unless the
-// kernel's own working set is not. Level::scalar is measured as avx2.
+// Best of many short runs each, so that a busy machine still shows its roofs; takes about a second. `bytes`: the buffer's
+// size, larger than the caches unless the kernel's own working set is not. Level::scalar is measured as avx2.
 Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes = std::size_t{256} << 20);
 
 // "avx512, 2 threads: 340 GFLOP/s f32 FMA, 21.3 GB/s read, 17.2 GB/s read-modify-write"
