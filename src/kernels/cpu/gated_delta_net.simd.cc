@@ -128,6 +128,7 @@ class ItemRun {
 
   // Rows behind a short piece are zero, so that the blocks which reach beyond it compute with ordinary numbers.
   void clear_behind(float* rows, Index count, Index stride) const {
+    if (work_.panels == nullptr) return;                                   // no piece of this call is chunked
     if (count == kGatedDeltaNetChunk && begin_ != segment_.begin) return;  // as the piece before left it
     for (Index i = count * stride; i < work_.cap * stride; i += kLanes) hn::StoreU(hn::Zero(kF32), kF32, rows + i);
   }

@@ -97,6 +97,9 @@ std::size_t lay_out(const GatedDeltaNetShape& s, std::byte* base, Workspace& w) 
   w.values = carver.take(w.cap * w.vpad);
   w.outputs = carver.take(queries * w.cap * w.vpad);
   if (s.per_key) w.factors = carver.take(w.cap * w.kpad);
+  w.decayed_keys = carver.take(w.cap * w.kpad);
+  w.decayed_queries = carver.take(w.cap * w.kpad);
+  w.updates = carver.take(w.vpad);
   w.row_state = carver.take(heads * s.v_dim * s.k_dim);
   if (s.per_key || s.tokens < kGatedDeltaNetMinChunk) return carver.used();
   w.keys_t = carver.take(s.k_dim * kChunkStride);

@@ -1,4 +1,4 @@
-// The token recurrence of GatedDeltaNet: gates, and one pass over the state per token.
+// The token recurrence of GatedDeltaNet, and the gates of both forms.
 #include "kernels/cpu/gated_delta_net_pieces.h"
 #include "kernels/cpu/gated_delta_net_simd.h"
 
@@ -6,6 +6,7 @@ namespace sluice::SLUICE_LEVEL {
 namespace {
 
 constexpr Index kStateRows = kLanes == 16 ? 8 : 4;  // rows of the state in flight: as many sums as registers allow
+constexpr Index kRowsInCache = 32;                  // 16 KiB of a state of 128 channels
 
 // log-space decay from the raw input: a = exp(a_log), bias = dt_bias.
 HWY_INLINE V activate(const GatedDeltaNetArgs& args, V x, V a, V bias) {
@@ -86,6 +87,8 @@ void read_head_decay(const GatedDeltaNetArgs& args, Index begin, Index count, In
 }
 
 using Mask = hn::Mask<D>;
+using V4 = hn::Vec<hn::Full128<float>>;
+constexpr hn::Full128<float> kF32x4;
 
 // The state's last, incomplete vector of a row is read and written under a mask: the next head's state lies behind it.
 template <bool kPartial>
@@ -103,139 +106,187 @@ HWY_INLINE void store_state(V x, float* at, [[maybe_unused]] Mask mask) {
   }
 }
 
-// One token as some rows of the state meet it.
+// One token of one head. With s the state before it, in two passes over a few rows at a time:
+//     u = beta (v - s (d k)),   y = s (d q) + u (k . q),   s' = d s + u k.
+// Both sums run over the old state, so that the second pass waits for nothing and the next rows' sums hide its latency.
 struct Step {
   Index k_dim = 0;
-  const float* key = nullptr;      // [kpad]
-  const float* query = nullptr;    // [kpad]
-  const float* factors = nullptr;  // per key: [kpad]
-  V factor;
-  Mask tail;                      // of the last, incomplete vector of k_dim
-  const float* source = nullptr;  // [rows, k_dim] before the token
-  float* state = nullptr;         // [rows, k_dim] after it; may be source
+  Mask tail;                             // of the last, incomplete vector of k_dim
+  const float* key = nullptr;            // [kpad] k
+  const float* decayed_key = nullptr;    // [kpad] d k; null for rules that retrieve nothing
+  const float* decayed_query = nullptr;  // [kpad] d q
+  const float* factors = nullptr;        // per key: [kpad] d
+  V factor;                              // otherwise d
+  V4 beta;
+  V4 key_query;                   // k . q
+  const float* values = nullptr;  // [v_dim]
+  const float* source = nullptr;  // [v_dim, k_dim] before the token
+  float* state = nullptr;         // [v_dim, k_dim] after it; may be source
+  float* outputs = nullptr;       // [v_dim]
 };
 
-template <bool kPerKey>
-HWY_INLINE V decay_at(const Step& step, Index i) {
-  if constexpr (kPerKey) return hn::LoadU(kF32, step.factors + i);
-  return step.factor;
-}
-
-// sums[r] += (decayed state row r) . key over kLanes channels from i.
-template <Index R, bool kPerKey, bool kPartial>
-HWY_INLINE void retrieve(const Step& step, Index i, V (&sums)[R]) {
-  const V key = hn::LoadU(kF32, step.key + i);
-  const V factor = decay_at<kPerKey>(step, i);
+template <Index R, bool kDelta, bool kPartial>
+HWY_INLINE void sum_rows(const Step& step, const float* source, Index i, V (&retrieved)[R], V (&read)[R]) {
+  V key;
+  if constexpr (kDelta) key = hn::LoadU(kF32, step.decayed_key + i);
+  const V query = hn::LoadU(kF32, step.decayed_query + i);
 #pragma GCC unroll 8
   for (Index r = 0; r < R; ++r) {
-    const V state = hn::Mul(load_state<kPartial>(step.source + r * step.k_dim + i, step.tail), factor);
-    sums[r] = hn::MulAdd(state, key, sums[r]);
+    const V state = load_state<kPartial>(source + r * step.k_dim + i, step.tail);
+    if constexpr (kDelta) retrieved[r] = hn::MulAdd(state, key, retrieved[r]);
+    read[r] = hn::MulAdd(state, query, read[r]);
   }
 }
 
-// state = source * decay + u key; sums[r] += (new state row r) . query.
-template <Index R, bool kPerKey, bool kPartial>
-HWY_INLINE void write(const Step& step, Index i, const float* u, V (&sums)[R]) {
-  const V key = hn::LoadU(kF32, step.key + i);
-  const V query = hn::LoadU(kF32, step.query + i);
-  const V factor = decay_at<kPerKey>(step, i);
+// Rows [v, v + R): u into `u`, y into the outputs.
+template <Index R, bool kDelta>
+HWY_INLINE void solve_rows(const Step& step, Index v, float* u) {
+  V retrieved[R], read[R];
 #pragma GCC unroll 8
-  for (Index r = 0; r < R; ++r) {
-    const V old = hn::Mul(load_state<kPartial>(step.source + r * step.k_dim + i, step.tail), factor);
-    const V next = hn::MulAdd(hn::Set(kF32, u[r]), key, old);
-    store_state<kPartial>(next, step.state + r * step.k_dim + i, step.tail);
-    sums[r] = hn::MulAdd(next, query, sums[r]);
+  for (Index r = 0; r < R; ++r) retrieved[r] = read[r] = hn::Zero(kF32);
+  const float* source = step.source + v * step.k_dim;
+  const Index whole = step.k_dim / kLanes * kLanes;
+  for (Index i = 0; i < whole; i += kLanes) {
+    // What comes after the rows that come next, one line for every line read.
+    for (Index r = 0; r < R; ++r) hwy::Prefetch(source + (r + 2 * R) * step.k_dim + i);
+    sum_rows<R, kDelta, false>(step, source, i, retrieved, read);
   }
-}
-
-template <Index R>
-HWY_INLINE void reduce(const V (&sums)[R], float* out) {
-  const hn::Full128<float> d4;
+  if (whole < step.k_dim) sum_rows<R, kDelta, true>(step, source, whole, retrieved, read);
+  const auto finish = [&](V4 value, V4 old_value, V4 old_read, auto&& store) {
+    const V4 update = hn::Mul(step.beta, hn::Sub(value, old_value));
+    store(update, hn::MulAdd(update, step.key_query, old_read));
+  };
   if constexpr (R == 1) {
-    out[0] = hn::GetLane(sums4(sums[0], sums[0], sums[0], sums[0]));
+    const V4 old_value = kDelta ? sums4(retrieved[0], retrieved[0], retrieved[0], retrieved[0]) : hn::Zero(kF32x4);
+    finish(hn::Set(kF32x4, step.values[v]), old_value, sums4(read[0], read[0], read[0], read[0]), [&](V4 update, V4 y) {
+      u[0] = hn::GetLane(update);
+      step.outputs[v] = hn::GetLane(y);
+    });
   } else {
 #pragma GCC unroll 2
-    for (Index r = 0; r < R; r += 4) hn::StoreU(sums4(sums[r], sums[r + 1], sums[r + 2], sums[r + 3]), d4, out + r);
+    for (Index r = 0; r < R; r += 4) {
+      const V4 old_value =
+          kDelta ? sums4(retrieved[r], retrieved[r + 1], retrieved[r + 2], retrieved[r + 3]) : hn::Zero(kF32x4);
+      const V4 old_read = sums4(read[r], read[r + 1], read[r + 2], read[r + 3]);
+      finish(hn::LoadU(kF32x4, step.values + v + r), old_value, old_read, [&](V4 update, V4 y) {
+        hn::StoreU(update, kF32x4, u + r);
+        hn::StoreU(y, kF32x4, step.outputs + v + r);
+      });
+    }
   }
 }
 
-// u = beta * (v - S k) for R rows of the state; `values` are theirs.
-template <Index R, bool kPerKey>
-HWY_INLINE void solve(const Step& step, bool delta_rule, float beta, const float* values, float* u) {
-  alignas(64) float retrieved[R] = {};
-  if (delta_rule) {
-    V sums[R];
-    for (V& sum : sums) sum = hn::Zero(kF32);
-    const Index whole = step.k_dim / kLanes * kLanes;
-    for (Index i = 0; i < whole; i += kLanes) retrieve<R, kPerKey, false>(step, i, sums);
-    if (whole < step.k_dim) retrieve<R, kPerKey, true>(step, whole, sums);
-    reduce<R>(sums, retrieved);
+template <Index R, bool kPerKey, bool kPartial>
+HWY_INLINE void write_rows(const Step& step, Index v, Index i, const V (&u)[R]) {
+  const V key = hn::LoadU(kF32, step.key + i);
+  const V factor = kPerKey ? hn::LoadU(kF32, step.factors + i) : step.factor;
+  const Index at = v * step.k_dim + i;
+#pragma GCC unroll 8
+  for (Index r = 0; r < R; ++r) {
+    const V old = hn::Mul(load_state<kPartial>(step.source + at + r * step.k_dim, step.tail), factor);
+    store_state<kPartial>(hn::MulAdd(u[r], key, old), step.state + at + r * step.k_dim, step.tail);
   }
-  for (Index r = 0; r < R; ++r) u[r] = beta * (values[r] - retrieved[r]);
 }
 
-// The update, and the first query's read-out of the rows on the way.
 template <Index R, bool kPerKey>
-HWY_INLINE void update(const Step& step, const float* u, float* output) {
-  V sums[R];
-  for (V& sum : sums) sum = hn::Zero(kF32);
+HWY_INLINE void update_rows(const Step& step, Index v, const float* u) {
+  V spread[R];
+#pragma GCC unroll 8
+  for (Index r = 0; r < R; ++r) spread[r] = hn::Set(kF32, u[r]);
   const Index whole = step.k_dim / kLanes * kLanes;
-  for (Index i = 0; i < whole; i += kLanes) write<R, kPerKey, false>(step, i, u, sums);
-  if (whole < step.k_dim) write<R, kPerKey, true>(step, whole, u, sums);
-  reduce<R>(sums, output);
+  for (Index i = 0; i < whole; i += kLanes) write_rows<R, kPerKey, false>(step, v, i, spread);
+  if (whole < step.k_dim) write_rows<R, kPerKey, true>(step, v, whole, spread);
+}
+
+// Rows [v, end) of one token, the sums of some rows ahead of the update of those before them; u goes to u[v..].
+template <bool kPerKey, bool kDelta>
+void pass(const Step& step, Index v, Index end, float* u) {
+  constexpr Index R = kStateRows;
+  if (v + R <= end) solve_rows<R, kDelta>(step, v, u + v);
+  for (; v + R <= end; v += R) {
+    if (v + 2 * R <= end) solve_rows<R, kDelta>(step, v + R, u + v + R);
+    update_rows<R, kPerKey>(step, v, u + v);
+  }
+  if (R > 4 && v + 4 <= end) {
+    solve_rows<4, kDelta>(step, v, u + v);
+    update_rows<4, kPerKey>(step, v, u + v);
+    v += 4;
+  }
+  for (; v < end; ++v) {
+    solve_rows<1, kDelta>(step, v, u + v);
+    update_rows<1, kPerKey>(step, v, u + v);
+  }
 }
 
 // Further queries of a head read the state after it is written.
-template <Index R>
-void read_again(const Step& step, const float* query, float* output) {
-  for (Index r = 0; r < R; ++r) {
-    const float* row = step.state + r * step.k_dim;
+void read_again(const Step& step, const float* query, Index v, Index end, float* outputs) {
+  for (; v < end; ++v) {
+    const float* row = step.state + v * step.k_dim;
     V sum = hn::Zero(kF32);
     Index i = 0;
     for (; i + kLanes <= step.k_dim; i += kLanes)
       sum = hn::MulAdd(hn::LoadU(kF32, row + i), hn::LoadU(kF32, query + i), sum);
     if (i < step.k_dim) sum = hn::MulAdd(load_state<true>(row + i, step.tail), hn::LoadU(kF32, query + i), sum);
-    output[r] = hn::GetLane(sums4(sum, sum, sum, sum));
+    outputs[v] = hn::GetLane(sums4(sum, sum, sum, sum));
   }
 }
 
-struct Rows {
-  const gdn::Workspace* workspace = nullptr;
-  Index k_dim = 0;
-  Index queries = 1;
-  bool delta_rule = true;
-};
+// out[i] = d_i row[i].
+HWY_INLINE void decay_row(const Step& step, const float* row, Index padded, float* out) {
+  for (Index i = 0; i < padded; i += kLanes) {
+    const V factor = step.factors == nullptr ? step.factor : hn::LoadU(kF32, step.factors + i);
+    hn::StoreU(hn::Mul(factor, hn::LoadU(kF32, row + i)), kF32, out + i);
+  }
+}
 
-template <Index R, bool kPerKey>
-void state_rows(const Rows& rows, Index count, const RecurrentHead& head, Index v) {
-  const gdn::Workspace& w = *rows.workspace;
+HWY_INLINE float dot(const float* a, const float* b, Index padded) {
+  V sum = hn::Zero(kF32);
+  for (Index i = 0; i < padded; i += kLanes) sum = hn::MulAdd(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i), sum);
+  return hn::GetLane(sums4(sum, sum, sum, sum));
+}
+
+// Everything of token t that does not depend on the rows of the state.
+Step make_step(const gdn::Plan& plan, const gdn::Workspace& w, const RecurrentHead& head, Index t) {
+  const GatedDeltaNetShape& shape = plan.args->shape;
   Step step;
-  step.k_dim = rows.k_dim;
-  step.tail = hn::FirstN(kF32, static_cast<std::size_t>(rows.k_dim % kLanes));
-  step.source = head.source + v * rows.k_dim;
-  step.state = head.state + v * rows.k_dim;
-  for (Index t = 0; t < count; ++t) {
-    step.key = w.keys + t * w.kpad;
-    step.query = w.queries + t * w.kpad;
-    if constexpr (kPerKey) step.factors = w.factors + t * w.kpad;
-    step.factor = hn::Set(kF32, head.gates->factor[t]);
-    alignas(64) float u[R];
-    solve<R, kPerKey>(step, rows.delta_rule, head.gates->beta[t], w.values + t * w.vpad + v, u);
-    float* output = w.outputs + t * w.vpad + v;
-    update<R, kPerKey>(step, u, output);
-    step.source = step.state;
-    for (Index j = 1; j < rows.queries; ++j)
-      read_again<R>(step, step.query + j * w.cap * w.kpad, output + j * w.cap * w.vpad);
-    if (t < head.captured) std::memcpy(head.delta + t * head.delta_stride + v, u, sizeof u);
-  }
+  step.k_dim = shape.k_dim;
+  step.tail = hn::FirstN(kF32, static_cast<std::size_t>(shape.k_dim % kLanes));
+  step.factor = hn::Set(kF32, head.gates->factor[t]);
+  if (shape.per_key && head.gates->decays) step.factors = w.factors + t * w.kpad;
+  step.key = w.keys + t * w.kpad;
+  step.decayed_key = w.decayed_keys + t * w.kpad;
+  step.decayed_query = w.decayed_queries + t * w.kpad;
+  step.beta = hn::Set(kF32x4, head.gates->beta[t]);
+  step.values = w.values + t * w.vpad;
+  step.outputs = w.outputs + t * w.vpad;
+  step.source = t == 0 ? head.source : head.state;
+  step.state = head.state;
+  return step;
 }
 
-template <bool kPerKey>
-void all_rows(const Rows& rows, Index count, const RecurrentHead& head, Index v_dim) {
-  Index v = 0;
-  for (; v + kStateRows <= v_dim; v += kStateRows) state_rows<kStateRows, kPerKey>(rows, count, head, v);
-  if (kStateRows > 4 && v + 4 <= v_dim) state_rows<4, kPerKey>(rows, count, head, v), v += 4;
-  for (; v < v_dim; ++v) state_rows<1, kPerKey>(rows, count, head, v);
+template <bool kPerKey, bool kDelta>
+void all_tokens(const gdn::Plan& plan, const gdn::Workspace& w, Index count, const RecurrentHead& head) {
+  const Index v_dim = plan.args->shape.v_dim;
+  for (Index t = 0; t < count; ++t) {
+    const Step step = make_step(plan, w, head, t);
+    decay_row(step, step.key, w.kpad, w.decayed_keys + t * w.kpad);
+    decay_row(step, w.queries + t * w.kpad, w.kpad, w.decayed_queries + t * w.kpad);
+  }
+  // Rows that stay in L1 while all tokens pass over them.
+  for (Index v = 0; v < v_dim; v += kRowsInCache) {
+    const Index end = v + kRowsInCache < v_dim ? v + kRowsInCache : v_dim;
+    for (Index t = 0; t < count; ++t) {
+      Step step = make_step(plan, w, head, t);
+      step.key_query = hn::Set(kF32x4, dot(step.key, w.queries + t * w.kpad, w.kpad));
+      pass<kPerKey, kDelta>(step, v, end, w.updates);
+      for (Index j = 1; j < plan.queries; ++j) {
+        read_again(step, w.queries + (j * w.cap + t) * w.kpad, v, end, step.outputs + j * w.cap * w.vpad);
+      }
+      if (t >= head.captured) continue;
+      std::memcpy(head.delta + t * head.delta_stride + v, w.updates + v,
+                  static_cast<std::size_t>(end - v) * sizeof(float));
+    }
+  }
 }
 
 }  // namespace
@@ -260,12 +311,13 @@ void read_gates(const gdn::Plan& plan, const gdn::Workspace& workspace, Index be
 
 void recurrent_piece(const gdn::Plan& plan, const gdn::Workspace& workspace, Index count,
                      const RecurrentHead& head) noexcept {
-  const GatedDeltaNetArgs& args = *plan.args;
-  const Rows rows{&workspace, args.shape.k_dim, plan.queries, has_delta(args.rule)};
-  if (args.shape.per_key && has_decay(args.rule)) {
-    all_rows<true>(rows, count, head, args.shape.v_dim);
+  const bool per_key = plan.args->shape.per_key && head.gates->decays;
+  if (has_delta(plan.args->rule)) {
+    per_key ? all_tokens<true, true>(plan, workspace, count, head)
+            : all_tokens<false, true>(plan, workspace, count, head);
   } else {
-    all_rows<false>(rows, count, head, args.shape.v_dim);
+    per_key ? all_tokens<true, false>(plan, workspace, count, head)
+            : all_tokens<false, false>(plan, workspace, count, head);
   }
 }
 

@@ -2,6 +2,7 @@
 // the objects of a level; everything has internal linkage there.
 #pragma once
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 // After highway.h: the math functions are compiled for its static target.
 #include <hwy/contrib/math/math-inl.h>
