@@ -7,18 +7,12 @@
 #include <functional>
 
 #include "base/error.h"
+#include "tests/support/message_of.h"
 
 namespace sluice {
 namespace {
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using sluice::testing::message_of;
 
 TEST(Json, IntegersAtTheEdgesOf64BitsSurvive) {
   const Json json =

@@ -18,24 +18,18 @@
 #include "base/mapped_file.h"
 #include "export/file_writer.h"
 #include "onnx/serialize.h"
+#include "tests/support/message_of.h"
 #include "weights/weight_source.h"
 
 namespace sluice {
 namespace fs = std::filesystem;
 namespace {
 
+using sluice::testing::message_of;
+
 using ::testing::HasSubstr;
 
 const fs::path kGoldens = fs::path(SLUICE_SOURCE_DIR) / "tests/data/goldens";
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 struct Recorder final : Progress {
   void notice(const std::string& text) override { notices += text + "\n"; }

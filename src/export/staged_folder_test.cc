@@ -9,21 +9,15 @@
 
 #include "base/error.h"
 #include "export/file_writer.h"
+#include "tests/support/message_of.h"
 
 namespace sluice {
 namespace fs = std::filesystem;
 namespace {
 
-using ::testing::HasSubstr;
+using sluice::testing::message_of;
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using ::testing::HasSubstr;
 
 class StagedFolderTest : public ::testing::Test {
  protected:

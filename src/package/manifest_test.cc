@@ -6,9 +6,12 @@
 
 #include "base/error.h"
 #include "package/paths.h"
+#include "tests/support/message_of.h"
 
 namespace sluice {
 namespace {
+
+using sluice::testing::message_of;
 
 Manifest sample() {
   Manifest m;
@@ -35,15 +38,6 @@ Manifest sample() {
   m.files.push_back({"model.onnx", 12, "0123456789abcdef"});
   m.options.set("dtype", "fp32");
   return m;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Manifest, SurvivesTheWayToJsonAndBack) {
