@@ -59,13 +59,17 @@ void linear_block(Level level, const LinearBlock& block) noexcept {
 }
 
 LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
-  // Few rows: the weight streams from memory, and an item is about 64 KB of it. Many: 96 rows' share of a K block
-  // (96 x 1024 f32) stays in the second-level cache while 64 outputs pass over it.
-  constexpr std::int64_t kFewRows = 8;
+  // Few rows: the weight streams from memory, and an item is about 64 KB of it. Many: a block of K of the item's rows, at
+  // most 192 x 512 f32, stays in the second-level cache while 64 outputs pass over it.
+  constexpr std::int64_t kFewRows = 12;
   constexpr std::int64_t kItemBytes = 64 << 10;
-  if (rows > kFewRows) return {kLinearMostOuts, kLinearMostRows};
-  const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 4, 1);
-  return {std::clamp<std::int64_t>(2 * kItemBytes / row_bytes / 8 * 8, 8, kLinearMostOuts), kFewRows};
+  constexpr std::int64_t kTileRows = 6;
+  if (rows > kFewRows) {
+    const std::int64_t blocks = ceil_div(rows, kLinearMostRows);
+    return {kLinearMostOuts, ceil_div(ceil_div(rows, blocks), kTileRows) * kTileRows};
+  }
+  const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 2, 1);
+  return {std::clamp<std::int64_t>(kItemBytes / row_bytes / 8 * 8, 8, kLinearMostOuts), kFewRows};
 }
 
 void linear(Level level, const LinearArgs& args, Executor& executor) noexcept {

@@ -1,9 +1,9 @@
 // y = x W^T + b with f32 activations and a weight read in place in the format it is stored in.
 //
-// The order of a sum, the same for every number of rows, thread count and position: K is cut at multiples of 1024; in a
-// block, lane l (of 16 at avx512, 8 at avx2) accumulates x[k] * w[k] of k = l, l + lanes, ... by fused multiply-add in
-// ascending k, the last step padded with zeros; the lanes are added by one fixed tree; the blocks' sums are added in
-// ascending order; the bias is added last. Weights are widened exactly, so that equal values give equal bits whatever
+// The order of a sum, the same for every number of rows, thread count, position and vector level: K is cut at multiples of
+// 512; in a block, lane l of 8 accumulates x[k] * w[k] of k = l, l + 8, ... by fused multiply-add in ascending k, the
+// last step padded with zeros; the lanes are added as ((l0+l2)+(l1+l3)) + ((l4+l6)+(l5+l7)); the blocks' sums are added
+// in ascending order; the bias is added last. Weights are widened exactly, so that equal values give equal bits whatever
 // the format. The scalar level sums in f64.
 #pragma once
 

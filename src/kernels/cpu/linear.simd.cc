@@ -1,7 +1,8 @@
-// Dot products in register tiles: lanes run along K, a tile is a few rows of x by a few rows of the weight.
+// Dot products in register tiles: eight lanes run along K, a tile is a few rows of x by a few rows of the weight. A
+// 512-bit register holds the eight lanes of two outputs, so that the sums, and their bits, are those of 256 bits.
 //
-// Few rows of x: the weight is widened in registers, once for all of them, straight from the mapped file, while the
-// next block of it is prefetched. Many: a strip of kOuts weight rows by 1024 is widened once into a first-level-cache
+// Few rows of x: the weight is widened in registers, once for all of them, straight from the mapped file, while the next
+// block of it is prefetched. Many: a strip of kOuts weight rows by a block of K is widened once into a first-level-cache
 // buffer that all tiles of rows pass over. Either way an output's sum is linear.h's.
 #include <hwy/highway.h>
 
@@ -18,87 +19,103 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 using Vec = hn::Vec<F32>;
 constexpr F32 kF32;
-constexpr std::int64_t kLanes = HWY_LANES(float);
-constexpr std::int64_t kBlock = 1024;  // elements of K between two reductions of the lanes: part of the definition
-constexpr bool kWide = kLanes == 16;   // 32 registers
-constexpr int kOuts = kWide ? 8 : 4;   // of the widened strip
-constexpr int kRows = 3;               // of a tile over the strip
-constexpr int kDirectRows = kWide ? 12 : 6;
+constexpr std::int64_t kVector = HWY_LANES(float);
+constexpr std::int64_t kLanes = 8;    // along K: part of the definition, like kBlock
+constexpr std::int64_t kBlock = 512;  // elements of K between two reductions of the lanes
+constexpr bool kWide = kVector == 16;
+constexpr int kOuts = kWide ? 8 : 4;             // of a tile over the strip
+constexpr int kRows = kWide ? 6 : 3;             // of any tile, at most
+constexpr std::int64_t kDirectRows = 2 * kRows;  // up to here the weight is widened in registers
 
-HWY_INLINE Vec widen(const float* p) { return hn::LoadU(kF32, p); }
+// Eight elements of K from memory, for each output of a vector.
 template <typename T>
-HWY_INLINE Vec widen(const T* p) {
-  return hn::PromoteTo(kF32, hn::LoadU(hn::Rebind<T, F32>(), p));
-}
+using Eight = hn::Simd<T, 8, 0>;
 
-// The first `count` < kLanes elements, zeros after them.
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE Vec spread(const float* x) { return Vec{_mm512_broadcast_f32x8(_mm256_loadu_ps(x))}; }
+
 template <typename T>
-HWY_INLINE Vec widen_tail(const T* p, std::int64_t count) {
-  alignas(64) T padded[kLanes];
-  std::memset(static_cast<void*>(padded), 0, sizeof(padded));
-  std::memcpy(static_cast<void*>(padded), static_cast<const void*>(p), static_cast<std::size_t>(count) * sizeof(T));
-  return widen(padded);
+HWY_INLINE Vec widen(const T* a, const T* b) {
+  const hn::Simd<T, 16, 0> d16;
+  return hn::PromoteTo(kF32, hn::Combine(d16, hn::LoadU(Eight<T>(), b), hn::LoadU(Eight<T>(), a)));
 }
-
-// The sums of four vectors' lanes. Within 128 bits (l0+l2)+(l1+l3); then upper halves are added to lower ones.
-HWY_INLINE hn::Vec128<float> fold(hn::Vec128<float> v) { return v; }
-template <class V>
-HWY_INLINE hn::Vec128<float> fold(V v) {
-  const hn::DFromV<V> d;
-  const hn::Half<decltype(d)> half;
-  return fold(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+HWY_INLINE Vec widen(const float* a, const float* b) {
+  return hn::Combine(kF32, hn::LoadU(Eight<float>(), b), hn::LoadU(Eight<float>(), a));
 }
+#else
+HWY_INLINE Vec spread(const float* x) { return hn::LoadU(kF32, x); }
 
-HWY_INLINE hn::Vec128<float> sum_lanes(Vec a, Vec b, Vec c, Vec d) {
-  const hn::RepartitionToWide<F32> pairs;
-  const auto ab = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(a, b), hn::InterleaveUpper(kF32, a, b)));
-  const auto cd = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(c, d), hn::InterleaveUpper(kF32, c, d)));
-  const Vec lower = hn::BitCast(kF32, hn::InterleaveLower(ab, cd));
-  const Vec upper = hn::BitCast(kF32, hn::InterleaveUpper(pairs, ab, cd));
-  return fold(hn::Add(lower, upper));
+template <typename T>
+HWY_INLINE Vec widen(const T* a, const T*) {
+  return hn::PromoteTo(kF32, hn::LoadU(Eight<T>(), a));
 }
+HWY_INLINE Vec widen(const float* a, const float*) { return hn::LoadU(kF32, a); }
+#endif
 
-// Where a tile's operands lie. Row r of x is at x[r]. The N lines of the weight that step k needs are at
-// w + n * out_stride + k * depth_stride: rows of a matrix (depth_stride 1), or a widened strip, where the N vectors of
-// a step lie together (out_stride kLanes, depth_stride N).
+// The first `count` < 8 elements, zeros after them.
+template <typename T>
+struct Padded {
+  alignas(32) T values[kLanes];
+  HWY_INLINE Padded(const T* from, std::int64_t count) {
+    std::memset(static_cast<void*>(values), 0, sizeof(values));
+    std::memcpy(static_cast<void*>(values), static_cast<const void*>(from),
+                static_cast<std::size_t>(count) * sizeof(T));
+  }
+};
+
+// A tile of R rows by P vectors of outputs. A vector of 512 bits holds output p and output p + P when kPaired, else
+// output p twice.
+template <int R, int P, bool kPaired>
+struct Tile {
+  static constexpr int kTileOuts = kPaired && kWide ? 2 * P : P;
+  static constexpr int kMate = kPaired && kWide ? P : 0;  // from an output to the one that shares its vector
+  Vec sum[R][P];
+};
+
+// Where a tile's operands lie: row r of x at x[r], output n of the weight at w + n * stride.
 template <typename T, int R>
 struct Operands {
   const float* x[R];
   const T* w;
-  std::int64_t out_stride;  // elements
-  std::int64_t count;       // elements of this block of K
-};
-
-template <int R, int N>
-struct Tile {
-  Vec sum[R][N];
+  std::int64_t stride;  // elements
+  std::int64_t count;   // elements of this block of K
 };
 
 // Keeps a vector in a register: compilers fold a load into each of the multiplications that use it.
 HWY_INLINE void pin(Vec& v) { asm("" : "+v"(v.raw)); }
 
-template <int R, int N>
-HWY_INLINE void clear(Tile<R, N>& tile) {
+template <int R, int P, bool kPaired>
+HWY_INLINE void clear(Tile<R, P, kPaired>& tile) {
   const Vec zero = hn::Zero(kF32);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) tile.sum[r][n] = zero;
+    for (int p = 0; p < P; ++p) tile.sum[r][p] = zero;
   }
 }
 
-template <int R, int N, class LoadX, class LoadW>
-HWY_INLINE void step(Tile<R, N>& tile, LoadX load_x, LoadW load_w) {
+template <int R, int P, bool kPaired, class LoadX, class LoadW>
+HWY_INLINE void step(Tile<R, P, kPaired>& tile, LoadX load_x, LoadW load_w) {
   Vec x[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) x[r] = load_x(r);
 #pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) {
-    Vec w = load_w(n);
+  for (int p = 0; p < P; ++p) {
+    Vec w = load_w(p);
     pin(w);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) tile.sum[r][n] = hn::MulAdd(x[r], w, tile.sum[r][n]);
+    for (int r = 0; r < R; ++r) tile.sum[r][p] = hn::MulAdd(x[r], w, tile.sum[r][p]);
   }
+}
+
+// The sums of four vectors' lanes within 128 bits, (l0+l2)+(l1+l3): in each, [a, b, c, d].
+HWY_INLINE Vec sum_quads(Vec a, Vec b, Vec c, Vec d) {
+  const hn::RepartitionToWide<F32> pairs;
+  const auto ab = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(a, b), hn::InterleaveUpper(kF32, a, b)));
+  const auto cd = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(c, d), hn::InterleaveUpper(kF32, c, d)));
+  const Vec lower = hn::BitCast(kF32, hn::InterleaveLower(ab, cd));
+  const Vec upper = hn::BitCast(kF32, hn::InterleaveUpper(pairs, ab, cd));
+  return hn::Add(lower, upper);
 }
 
 // What becomes of a tile's sums: y = or += them.
@@ -108,21 +125,44 @@ struct Target {
   bool first;           // block of K
 };
 
-template <int R, int N>
-HWY_INLINE void write(const Tile<R, N>& tile, const Target& target) {
-  const hn::Full128<float> d4;
+template <class D>
+HWY_INLINE void put(const Target& target, float* y, D d, hn::Vec<D> sums) {
+  hn::StoreU(target.first ? sums : hn::Add(hn::LoadU(d, y), sums), d, y);
+}
+
+// Adds the two quads of eight lanes, for the outputs of four vectors: four of them, or eight when the vectors hold pairs.
+template <bool kPaired>
+HWY_INLINE void put_quads(const Target& target, float* y, Vec quads) {
+  const hn::Half<F32> half;
+  const auto lower = hn::LowerHalf(half, quads);
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kPaired) {
+    const auto upper = hn::UpperHalf(half, quads);
+    put(target, y, half, hn::Add(hn::ConcatLowerLower(half, upper, lower), hn::ConcatUpperUpper(half, upper, lower)));
+  } else {
+    const hn::Half<decltype(half)> quarter;
+    put(target, y, quarter, hn::Add(hn::LowerHalf(quarter, lower), hn::UpperHalf(quarter, lower)));
+  }
+#else
+  put(target, y, half, hn::Add(lower, hn::UpperHalf(half, quads)));
+#endif
+}
+
+template <int R, int P, bool kPaired>
+HWY_INLINE void write(const Tile<R, P, kPaired>& tile, const Target& target) {
   const Vec zero = hn::Zero(kF32);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     float* y = target.y + r * target.stride;
-    if constexpr (N == 1) {
-      const float sum = hn::GetLane(sum_lanes(tile.sum[r][0], zero, zero, zero));
-      *y = target.first ? sum : *y + sum;
+    if constexpr (P == 1) {
+      float sums[4];
+      put_quads<false>({sums, 0, true}, sums, sum_quads(tile.sum[r][0], zero, zero, zero));
+      *y = target.first ? sums[0] : *y + sums[0];
     } else {
-#pragma GCC unroll 8
-      for (int n = 0; n < N; n += 4) {
-        const auto sums = sum_lanes(tile.sum[r][n], tile.sum[r][n + 1], tile.sum[r][n + 2], tile.sum[r][n + 3]);
-        hn::StoreU(target.first ? sums : hn::Add(hn::LoadU(d4, y + n), sums), d4, y + n);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; p += 4) {
+        put_quads<kPaired>(target, y + p,
+                           sum_quads(tile.sum[r][p], tile.sum[r][p + 1], tile.sum[r][p + 2], tile.sum[r][p + 3]));
       }
     }
   }
@@ -132,199 +172,231 @@ HWY_INLINE const float* row_of_x(const LinearBlock& block, std::int64_t m) {
   return block.x + (block.x_rows ? block.x_rows[m] : m) * block.x_stride;
 }
 
-// One block of K of R rows of x against N rows of a weight, widened in registers. `ahead`: elements from here to the
+HWY_INLINE std::int64_t block_count(std::int64_t depth, std::int64_t k) {
+  return depth - k < kBlock ? depth - k : kBlock;
+}
+
+// One block of K of R rows of x against some rows of a weight, widened in registers. `ahead`: elements from here to the
 // weight that is read next, to be prefetched.
-template <typename T, int R, int N>
+template <typename T, int R, int P, bool kPaired>
 HWY_NOINLINE void direct_tile(const Operands<T, R>& o, std::int64_t ahead, const Target& target) {
+  using Sums = Tile<R, P, kPaired>;
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-  Tile<R, N> tile;
+  Sums tile;
   clear(tile);
   std::int64_t k = 0;
+  const auto whole_step = [&](std::int64_t at) HWY_ATTR {
+    step(
+        tile, [&](int r) HWY_ATTR { return spread(o.x[r] + at); },
+        [&](int p) HWY_ATTR { return widen(o.w + p * o.stride + at, o.w + (p + Sums::kMate) * o.stride + at); });
+  };
   for (; k + kLine <= o.count; k += kLine) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) __builtin_prefetch(o.w + n * o.out_stride + k + ahead);
+    for (int n = 0; n < Sums::kTileOuts; ++n) __builtin_prefetch(o.w + n * o.stride + k + ahead);
 #pragma GCC unroll 4
-    for (std::int64_t i = k; i < k + kLine; i += kLanes) {
-      step(
-          tile, [&](int r) HWY_ATTR { return hn::LoadU(kF32, o.x[r] + i); },
-          [&](int n) HWY_ATTR { return widen(o.w + n * o.out_stride + i); });
-    }
+    for (std::int64_t i = k; i < k + kLine; i += kLanes) whole_step(i);
   }
-  for (; k + kLanes <= o.count; k += kLanes) {
-    step(
-        tile, [&](int r) HWY_ATTR { return hn::LoadU(kF32, o.x[r] + k); },
-        [&](int n) HWY_ATTR { return widen(o.w + n * o.out_stride + k); });
-  }
+  for (; k + kLanes <= o.count; k += kLanes) whole_step(k);
   if (k < o.count) {
+    const auto tail = [&](const T* from) HWY_ATTR { return Padded<T>(from + k, o.count - k); };
     step(
-        tile, [&](int r) HWY_ATTR { return widen_tail(o.x[r] + k, o.count - k); },
-        [&](int n) HWY_ATTR { return widen_tail(o.w + n * o.out_stride + k, o.count - k); });
+        tile, [&](int r) HWY_ATTR { return spread(Padded<float>(o.x[r] + k, o.count - k).values); },
+        [&](int p) HWY_ATTR {
+          return widen(tail(o.w + p * o.stride).values, tail(o.w + (p + Sums::kMate) * o.stride).values);
+        });
   }
   write(tile, target);
 }
 
 // Where in the product a strip of outputs is at work.
 struct Place {
-  std::int64_t out;    // first output
-  std::int64_t k;      // first element of the block of K
-  std::int64_t ahead;  // see direct_tile
+  std::int64_t out;  // first output
+  std::int64_t k;    // first element of the block of K
 };
 
-template <typename T, int R, int N>
+HWY_INLINE Target target_of(const LinearBlock& block, const Place& at, std::int64_t m) {
+  return {block.y + m * block.y_stride + at.out, block.y_stride, at.k == 0};
+}
+
+template <typename T, int R, int P, bool kPaired>
 HWY_INLINE void direct_rows(const LinearBlock& block, const Place& at, std::int64_t m) {
   const std::int64_t depth = block.weight.cols;
   Operands<T, R> o;
   for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + at.k;
   o.w = reinterpret_cast<const T*>(block.weight.bytes) + at.out * depth + at.k;
-  o.out_stride = depth;
-  o.count = depth - at.k < kBlock ? depth - at.k : kBlock;
-  direct_tile<T, R, N>(o, at.ahead, {block.y + m * block.y_stride + at.out, block.y_stride, at.k == 0});
+  o.stride = depth;
+  o.count = block_count(depth, at.k);
+  const std::int64_t ahead = at.k + kBlock < depth ? kBlock : Tile<R, P, kPaired>::kTileOuts * depth - at.k;
+  direct_tile<T, R, P, kPaired>(o, ahead, target_of(block, at, m));
 }
 
-// All rows of x, as few tiles as can be and none of a single row when it can be avoided.
-template <typename T, int N>
+// Four vectors of outputs by all rows of x, in as few tiles as can be, of like size.
+template <typename T>
 HWY_INLINE void direct_group(const LinearBlock& block, const Place& at) {
-  constexpr std::int64_t kMost = N == 8 ? (kWide ? 3 : 1) : (kWide ? 6 : 3);
   for (std::int64_t m = 0; m < block.rows;) {
-    const std::int64_t tiles = (block.rows - m + kMost - 1) / kMost;
+    const std::int64_t tiles = (block.rows - m + kRows - 1) / kRows;
     const std::int64_t now = (block.rows - m + tiles - 1) / tiles;
-    if constexpr (N < 8 && kWide) {
-      if (now == 6) direct_rows<T, 6, N>(block, at, m);
-      if (now == 5) direct_rows<T, 5, N>(block, at, m);
-      if (now == 4) direct_rows<T, 4, N>(block, at, m);
+    if constexpr (kRows == 6) {
+      if (now == 6) direct_rows<T, 6, 4, true>(block, at, m);
+      if (now == 5) direct_rows<T, 5, 4, true>(block, at, m);
+      if (now == 4) direct_rows<T, 4, 4, true>(block, at, m);
     }
-    if constexpr (N < 8 || kWide) {
-      if (now == 3) direct_rows<T, 3, N>(block, at, m);
-      if (now == 2) direct_rows<T, 2, N>(block, at, m);
-    }
-    if (now == 1) direct_rows<T, 1, N>(block, at, m);
+    if (now == 3) direct_rows<T, 3, 4, true>(block, at, m);
+    if (now == 2) direct_rows<T, 2, 4, true>(block, at, m);
+    if (now == 1) direct_rows<T, 1, 4, true>(block, at, m);
     m += now;
   }
 }
 
-// Outputs [first, ...) in strips of N as far as whole strips go; returns the first output not done.
-template <typename T, int N>
-std::int64_t direct_strips(const LinearBlock& block, std::int64_t first) {
-  const std::int64_t depth = block.weight.cols;
-  std::int64_t n = first;
-  for (; n + N <= block.weight.rows; n += N) {
-    for (std::int64_t k = 0; k < depth; k += kBlock) {
-      direct_group<T, N>(block, {n, k, k + kBlock < depth ? kBlock : N * depth - k});
-    }
+// One output by all rows of x.
+template <typename T>
+void direct_output(const LinearBlock& block, std::int64_t out) {
+  for (std::int64_t k = 0; k < block.weight.cols; k += kBlock) {
+    std::int64_t m = 0;
+    for (; m + kRows <= block.rows; m += kRows) direct_rows<T, kRows, 1, false>(block, {out, k}, m);
+    for (; m < block.rows; ++m) direct_rows<T, 1, 1, false>(block, {out, k}, m);
   }
-  return n;
 }
 
-// A strip of kOuts weight rows by one block of K, widened: [step][out][lane] f32.
+// All outputs, the weight widened in registers. One row of x takes eight outputs at a time whatever the vector.
+template <typename T>
+void direct_outputs(const LinearBlock& block) {
+  const std::int64_t depth = block.weight.cols;
+  std::int64_t n = 0;
+  if constexpr (!kWide) {
+    for (; block.rows == 1 && n + 8 <= block.weight.rows; n += 8) {
+      for (std::int64_t k = 0; k < depth; k += kBlock) direct_rows<T, 1, 8, true>(block, {n, k}, 0);
+    }
+  }
+  for (; n + kOuts <= block.weight.rows; n += kOuts) {
+    for (std::int64_t k = 0; k < depth; k += kBlock) direct_group<T>(block, {n, k});
+  }
+  for (; n < block.weight.rows; ++n) direct_output<T>(block, n);
+}
+
+// A strip of kOuts weight rows by one block of K, widened: [step][vector] f32, zero-padded to whole steps.
 struct alignas(64) Strip {
   float w[kBlock * kOuts];
 };
 
 template <typename T>
 HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
-  for (std::int64_t n = 0; n < kOuts; ++n) {
-    const T* row = o.w + n * o.out_stride;
-    float* to = strip.w + n * kLanes;
-    std::int64_t k = 0;
-    for (; k + kLanes <= o.count; k += kLanes) hn::Store(widen(row + k), kF32, to + k * kOuts);
-    if (k < o.count) hn::Store(widen_tail(row + k, o.count - k), kF32, to + k * kOuts);
+  constexpr int kMate = Tile<1, 4, true>::kMate;
+  float* to = strip.w;
+  std::int64_t k = 0;
+  for (; k + kLanes <= o.count; k += kLanes) {
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p, to += kVector) {
+      hn::Store(widen(o.w + p * o.stride + k, o.w + (p + kMate) * o.stride + k), kF32, to);
+    }
+  }
+  for (int p = 0; k < o.count && p < 4; ++p, to += kVector) {
+    const Padded<T> a(o.w + p * o.stride + k, o.count - k), b(o.w + (p + kMate) * o.stride + k, o.count - k);
+    hn::Store(widen(a.values, b.values), kF32, to);
   }
 }
 
-// Lines of the weight to be fetched into the second-level cache, a share with each tile of rows.
+// The strip that comes next, fetched into the second-level cache while tiles run over this one: some of each step.
 struct Ahead {
-  const std::byte* row = nullptr;
-  std::int64_t stride = 0;  // bytes
-  std::int64_t lines = 0;   // a row
-  std::int64_t rows = 0;
-  std::int64_t line = 0;
-
-  HWY_INLINE void fetch(std::int64_t count) {
-    for (; count > 0 && rows > 0; --count) {
-      __builtin_prefetch(row + line * 64, 0, 2);
-      if (++line == lines) {
-        line = 0;
-        row += stride;
-        --rows;
-      }
-    }
-  }
+  const std::byte* from;
+  std::int64_t step;  // bytes
 };
 
 template <int R>
-HWY_NOINLINE void strip_tile(const Operands<float, R>& o, const Target& target) {
-  Tile<R, kOuts> tile;
+HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Target& target) {
+  Tile<R, 4, true> tile;
   clear(tile);
   std::int64_t k = 0;
   const float* w = o.w;
-  for (; k + kLanes <= o.count; k += kLanes, w += kOuts * kLanes) {
+  for (; k + kLanes <= o.count; k += kLanes, w += 4 * kVector) {
+    __builtin_prefetch(ahead.from, 0, 2);
+    ahead.from += ahead.step;
     step(
-        tile, [&](int r) HWY_ATTR { return hn::LoadU(kF32, o.x[r] + k); },
-        [&](int n) HWY_ATTR { return hn::Load(kF32, w + n * kLanes); });
+        tile, [&](int r) HWY_ATTR { return spread(o.x[r] + k); },
+        [&](int p) HWY_ATTR { return hn::Load(kF32, w + p * kVector); });
   }
   if (k < o.count) {
     step(
-        tile, [&](int r) HWY_ATTR { return widen_tail(o.x[r] + k, o.count - k); },
-        [&](int n) HWY_ATTR { return hn::Load(kF32, w + n * kLanes); });
+        tile, [&](int r) HWY_ATTR { return spread(Padded<float>(o.x[r] + k, o.count - k).values); },
+        [&](int p) HWY_ATTR { return hn::Load(kF32, w + p * kVector); });
   }
   write(tile, target);
 }
 
 template <int R>
-HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64_t m, const Strip& strip) {
-  const std::int64_t depth = block.weight.cols;
+HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64_t m, const Strip& strip,
+                           const Ahead& ahead) {
   Operands<float, R> o;
   for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + at.k;
   o.w = strip.w;
-  o.out_stride = kLanes;
-  o.count = depth - at.k < kBlock ? depth - at.k : kBlock;
-  strip_tile<R>(o, {block.y + m * block.y_stride + at.out, block.y_stride, at.k == 0});
+  o.stride = 0;
+  o.count = block_count(block.weight.cols, at.k);
+  strip_tile<R>(o, ahead, target_of(block, at, m));
 }
 
+// Shares the rows of the strip at `next` out among the tiles that run over this one, each a part of a row.
+class Fetcher {
+ public:
+  HWY_INLINE Fetcher(const LinearBlock& block, const Place& next, std::int64_t element_bytes, std::int64_t tiles)
+      : row_(block.weight.bytes + (next.out * block.weight.cols + next.k) * element_bytes),
+        stride_(block.weight.cols * element_bytes),
+        bytes_(block_count(block.weight.cols, next.k) * element_bytes) {
+    for (; parts_ * 2 * kOuts <= tiles; parts_ *= 2) bytes_ /= 2;
+  }
+  HWY_INLINE Ahead share() {
+    const Ahead now{row_ + part_ * bytes_, rows_ > 0 ? bytes_ * kLanes / kBlock : 0};
+    if (++part_ == parts_) {
+      part_ = 0;
+      --rows_;
+      row_ += stride_;
+    }
+    return now;
+  }
+
+ private:
+  const std::byte* row_;
+  std::int64_t stride_;     // bytes
+  std::int64_t bytes_;      // of a part
+  std::int64_t parts_ = 1;  // of a row
+  std::int64_t part_ = 0;
+  std::int64_t rows_ = kOuts;
+};
+
 template <typename T>
-HWY_INLINE void strip_group(const LinearBlock& block, const Place& at, Ahead ahead) {
+HWY_INLINE void strip_group(const LinearBlock& block, const Place& at, const Place& next) {
   const std::int64_t depth = block.weight.cols;
   Operands<T, 1> o;
   o.w = reinterpret_cast<const T*>(block.weight.bytes) + at.out * depth + at.k;
-  o.out_stride = depth;
-  o.count = depth - at.k < kBlock ? depth - at.k : kBlock;
+  o.stride = depth;
+  o.count = block_count(depth, at.k);
   Strip strip;
   widen_strip(o, strip);
-  const std::int64_t share = ahead.lines * ahead.rows * kRows / block.rows + 1;
+  Fetcher fetcher(block, next, static_cast<std::int64_t>(sizeof(T)), block.rows / kRows);
   std::int64_t m = 0;
-  for (; m + kRows <= block.rows; m += kRows) {
-    ahead.fetch(share);
-    strip_rows<kRows>(block, at, m, strip);
-  }
-  for (; m < block.rows; ++m) strip_rows<1>(block, at, m, strip);
+  for (; m + kRows <= block.rows; m += kRows) strip_rows<kRows>(block, at, m, strip, fetcher.share());
+  const Ahead none{reinterpret_cast<const std::byte*>(strip.w), 0};
+  for (; m + 2 <= block.rows; m += 2) strip_rows<2>(block, at, m, strip, none);
+  for (; m < block.rows; ++m) strip_rows<1>(block, at, m, strip, none);
 }
 
-// As direct_strips, for many rows: blocks of K outermost, so that x's block stays in the second-level cache.
+// All outputs, the weight widened strip by strip. Blocks of K are outermost, so that x's stays in the second-level cache.
 template <typename T>
-std::int64_t widened_strips(const LinearBlock& block) {
+void widened_outputs(const LinearBlock& block) {
   const std::int64_t depth = block.weight.cols;
   const std::int64_t outs = block.weight.rows / kOuts * kOuts;
-  Ahead ahead;
-  ahead.stride = depth * static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t k = 0; k < depth; k += kBlock) {
-    const std::int64_t count = depth - k < kBlock ? depth - k : kBlock;
-    ahead.lines = (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64;
     for (std::int64_t n = 0; n < outs; n += kOuts) {
-      ahead.row = block.weight.bytes + ((n + kOuts) * depth + k) * static_cast<std::int64_t>(sizeof(T));
-      ahead.rows = n + kOuts < outs ? kOuts : 0;
-      strip_group<T>(block, {n, k, 0}, ahead);
+      Place next{n + kOuts, k};
+      if (next.out == outs) next = k + kBlock < depth ? Place{0, k + kBlock} : Place{n, k};
+      strip_group<T>(block, {n, k}, next);
     }
   }
-  return outs;
+  for (std::int64_t n = outs; n < block.weight.rows; ++n) direct_output<T>(block, n);
 }
 
 template <typename T>
 void run_block(const LinearBlock& block) {
-  std::int64_t n = 0;
-  if (block.rows > kDirectRows) n = widened_strips<T>(block);
-  if (block.rows <= (kWide ? 3 : 1)) n = direct_strips<T, 8>(block, n);
-  n = direct_strips<T, 4>(block, n);
-  direct_strips<T, 1>(block, n);
+  return block.rows <= kDirectRows ? direct_outputs<T>(block) : widened_outputs<T>(block);
 }
 
 void finish(const LinearBlock& block) {
@@ -335,7 +407,7 @@ void finish(const LinearBlock& block) {
     if (empty) std::memset(y, 0, static_cast<std::size_t>(block.weight.rows) * sizeof(float));
     if (!block.bias) continue;
     std::int64_t n = 0;
-    for (; n + kLanes <= block.weight.rows; n += kLanes) {
+    for (; n + kVector <= block.weight.rows; n += kVector) {
       hn::StoreU(hn::Add(hn::LoadU(kF32, y + n), hn::LoadU(kF32, block.bias + n)), kF32, y + n);
     }
     for (; n < block.weight.rows; ++n) {

@@ -82,14 +82,14 @@ bool same_bits(const float* a, const float* b, std::int64_t count) {
   return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
-// |error| <= ops * 2^-24 * (sum |x w| + |bias|): a lane takes at most 1024 / 8 steps, then come the tree, the blocks of
+// |error| <= ops * 2^-24 * (sum |x w| + |bias|): a lane takes at most 512 / 8 steps, then come the tree, the blocks of
 // K, the bias and the rounding of the result itself.
 double tolerance(const Problem& p, const float* x, const std::vector<float>& w, std::int64_t n, float bias) {
   double magnitude = std::fabs(static_cast<double>(bias));
   for (std::int64_t k = 0; k < p.in; ++k) {
     magnitude += std::fabs(static_cast<double>(x[k]) * static_cast<double>(w[static_cast<std::size_t>(n * p.in + k)]));
   }
-  const double steps = static_cast<double>(std::min<std::int64_t>(p.in, 1024) / 8 + 5 + p.in / 1024 + 2);
+  const double steps = static_cast<double>(std::min<std::int64_t>(p.in, 512) / 8 + 5 + p.in / 512 + 2);
   return steps * 0x1p-24 * magnitude;
 }
 
@@ -178,6 +178,36 @@ TEST(Linear, ThreadsDoNotChangeABit) {
       const auto alone = run(level, p, x, weight.view(), nullptr, serial);
       EXPECT_TRUE(same_bits(alone.data(), run(level, p, x, weight.view(), nullptr, two).data(), p.rows * p.out));
       EXPECT_TRUE(same_bits(alone.data(), run(level, p, x, weight.view(), nullptr, three).data(), p.rows * p.out));
+    }
+  }
+}
+
+TEST(Linear, TheVectorLevelsGiveEqualBits) {
+  if (supported_levels().size() < 3) GTEST_SKIP() << "only one vector level runs here";
+  SerialExecutor serial;
+  for (const Problem& p : {Problem{1, 1000, 37}, Problem{3, 1541, 12}, Problem{9, 77, 50}, Problem{50, 1100, 33}}) {
+    const auto x = random_values(static_cast<std::size_t>(p.rows * p.in), 16);
+    for (const WeightFormat format : kFormats) {
+      const Weight weight(random_values(static_cast<std::size_t>(p.out * p.in), 17), format, p.out, p.in);
+      const auto narrow = run(Level::avx2, p, x, weight.view(), nullptr, serial);
+      const auto wide = run(Level::avx512, p, x, weight.view(), nullptr, serial);
+      EXPECT_TRUE(same_bits(narrow.data(), wide.data(), p.rows * p.out)) << name_of(format) << " rows " << p.rows;
+    }
+  }
+}
+
+TEST(Linear, SubnormalHalvesCountInFull) {
+  SerialExecutor serial;
+  const std::vector<float> w = {0x1p-24f, -0x1.8p-23f, 0x1.ff8p-15f, 0x1p-14f, 0.f,
+                                0x1p-20f, -0x1p-24f,   0x1p-16f,     0x1p-17f};
+  const Weight weight(w, WeightFormat::f16, 1, 9);
+  double sum = 0;
+  for (const float v : w) sum += static_cast<double>(v) * 0x1p20;
+  for (const Level level : supported_levels()) {
+    for (const std::int64_t rows : {1, 30}) {
+      const std::vector<float> x(static_cast<std::size_t>(rows * 9), 0x1p20f);
+      const auto y = run(level, {rows, 9, 1}, x, weight.view(), nullptr, serial);
+      EXPECT_EQ(y, std::vector<float>(static_cast<std::size_t>(rows), static_cast<float>(sum))) << level_name(level);
     }
   }
 }

@@ -145,9 +145,7 @@ Dot dot(const float* x, const float* w, std::int64_t count) {
 void add_expert(const Model& m, const Options& o, std::int64_t token, std::int64_t expert, double weight, Expected& e) {
   const MoeShape& s = m.shape;
   const double ulp = 0x1p-24;
-  const auto ops = [](std::int64_t n) {
-    return static_cast<double>(std::min<std::int64_t>(n, 1024) / 8 + 8 + n / 1024);
-  };
+  const auto ops = [](std::int64_t n) { return static_cast<double>(std::min<std::int64_t>(n, 512) / 8 + 8 + n / 512); };
   std::vector<double> hidden, error;
   const float* x = m.x.data() + token * s.hidden;
   for (std::int64_t i = 0; i < s.intermediate; ++i) {
