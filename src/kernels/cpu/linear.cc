@@ -60,16 +60,20 @@ void linear_block(Level level, const LinearBlock& block) noexcept {
 
 LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
   // Few rows: the weight streams from memory, and an item is about 64 KB of it. Many: a block of K of the item's rows, at
-  // most 192 x 512 f32, stays in the second-level cache while 64 outputs pass over it.
+  // most 192 x 512 f32, stays in the second-level cache while the outputs pass over it, as many as are worth its reading.
   constexpr std::int64_t kFewRows = 12;
   constexpr std::int64_t kItemBytes = 64 << 10;
-  constexpr std::int64_t kTileRows = 6;
-  if (rows > kFewRows) {
-    const std::int64_t blocks = ceil_div(rows, kLinearMostRows);
-    return {kLinearMostOuts, ceil_div(ceil_div(rows, blocks), kTileRows) * kTileRows};
+  constexpr std::int64_t kCacheFloats = 64 << 10;
+  constexpr std::int64_t kMost = 192;  // outputs and rows
+  const auto even = [](std::int64_t count, std::int64_t most, std::int64_t multiple) {
+    return ceil_div(ceil_div(count, ceil_div(count, most)), multiple) * multiple;
+  };
+  if (rows <= kFewRows) {
+    const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 2, 1);
+    return {std::clamp<std::int64_t>(kItemBytes / row_bytes / 8 * 8, 8, 64), kFewRows};
   }
-  const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 2, 1);
-  return {std::clamp<std::int64_t>(kItemBytes / row_bytes / 8 * 8, 8, kLinearMostOuts), kFewRows};
+  const std::int64_t outs = std::max<std::int64_t>(weight.rows, 1);
+  return {even(outs, rows * weight.cols <= kCacheFloats ? 64 : kMost, 8), even(rows, kMost, 6)};
 }
 
 void linear(Level level, const LinearArgs& args, Executor& executor) noexcept {
@@ -77,8 +81,8 @@ void linear(Level level, const LinearArgs& args, Executor& executor) noexcept {
   const std::int64_t out_blocks = ceil_div(args.weight.rows, cut.outs);
   const std::int64_t row_blocks = ceil_div(args.rows, cut.rows);
   parallel_for(executor, out_blocks * row_blocks, [&](std::int64_t item) noexcept {
-    const std::int64_t n = item / row_blocks * cut.outs;  // neighbours share a block of the weight
-    const std::int64_t m = item % row_blocks * cut.rows;
+    const std::int64_t m = item / out_blocks * cut.rows;  // neighbours share rows of x
+    const std::int64_t n = item % out_blocks * cut.outs;
     LinearBlock block;
     block.x = args.x + m * args.x_stride;
     block.x_stride = args.x_stride;

@@ -296,10 +296,10 @@ HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
   }
 }
 
-// The strip that comes next, fetched into the second-level cache while tiles run over this one: some of each step.
+// A part of the strip of weights that comes next, fetched into the second-level cache while a tile runs, a little a step.
 struct Ahead {
-  const std::byte* from;
-  std::int64_t step;  // bytes
+  const std::byte* weight;
+  std::int64_t stride;  // bytes of it every step
 };
 
 template <int R>
@@ -309,8 +309,8 @@ HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Tar
   std::int64_t k = 0;
   const float* w = o.w;
   for (; k + kLanes <= o.count; k += kLanes, w += 4 * kVector) {
-    __builtin_prefetch(ahead.from, 0, 2);
-    ahead.from += ahead.step;
+    __builtin_prefetch(ahead.weight, 0, 2);
+    ahead.weight += ahead.stride;
     step(
         tile, [&](int r) HWY_ATTR { return spread(o.x[r] + k); },
         [&](int p) HWY_ATTR { return hn::Load(kF32, w + p * kVector); });
@@ -323,6 +323,16 @@ HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Tar
   write(tile, target);
 }
 
+// Two lines of each row of x in the next block of K: in kBlock / 32 strips, all of it is in the second-level cache.
+template <int R>
+HWY_INLINE void fetch_x(const Operands<float, R>& o, std::int64_t turn) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    __builtin_prefetch(o.x[r] + kBlock + turn * 32, 0, 2);
+    __builtin_prefetch(o.x[r] + kBlock + turn * 32 + 16, 0, 2);
+  }
+}
+
 template <int R>
 HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64_t m, const Strip& strip,
                            const Ahead& ahead) {
@@ -331,6 +341,7 @@ HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64
   o.w = strip.w;
   o.stride = 0;
   o.count = block_count(block.weight.cols, at.k);
+  if (at.out < kOuts * (kBlock / 32) && at.k + kBlock < block.weight.cols) fetch_x(o, at.out / kOuts);
   strip_tile<R>(o, ahead, target_of(block, at, m));
 }
 

@@ -35,8 +35,6 @@ struct LinearCut {
   std::int64_t outs = 0;
   std::int64_t rows = 0;
 };
-constexpr std::int64_t kLinearMostOuts = 64;
-constexpr std::int64_t kLinearMostRows = 192;
 LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept;
 
 }  // namespace sluice

@@ -18,10 +18,10 @@ void gate_rows(const GateBlock& block) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
     for (std::int64_t c = 0; c < block.cols; c += kLanes) {
       const std::int64_t left = block.cols - c;
-      const Floats gate = load_up_to(block.gate + r * block.cols + c, left);
-      const Floats up = load_up_to(block.up + r * block.cols + c, left);
+      const Floats gate = load_up_to(block.gate + r * block.stride + c, left);
+      const Floats up = load_up_to(block.up + r * block.stride + c, left);
       const Floats open = kActivation == MoeActivation::silu ? silu(gate) : gelu_tanh(gate);
-      store_up_to(hn::Mul(open, up), block.hidden + r * block.hidden_stride + c, left);
+      store_up_to(hn::Mul(open, up), block.gate + r * block.stride + c, left);
     }
   }
 }

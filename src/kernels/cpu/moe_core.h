@@ -7,15 +7,14 @@
 
 namespace sluice {
 
-// hidden[i] = act(gate[i]) * up[i], rows x cols; an element's bits depend on its two operands alone.
+// gate[i] = act(gate[i]) * up[i], rows x cols; an element's bits depend on its two operands alone.
 struct GateBlock {
   MoeActivation activation = MoeActivation::silu;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  const float* gate = nullptr;  // [rows, cols], dense
-  const float* up = nullptr;    // [rows, cols], dense
-  float* hidden = nullptr;      // rows hidden_stride elements apart
-  std::int64_t hidden_stride = 0;
+  float* gate = nullptr;      // rows `stride` elements apart
+  const float* up = nullptr;  // likewise
+  std::int64_t stride = 0;
 };
 
 // y = sum over r, in order, of scale[r] * parts[r]

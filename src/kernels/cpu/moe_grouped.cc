@@ -21,14 +21,15 @@ struct Scratch {
   std::int32_t* token;   // [slots] of the chunk
   std::int32_t* first;   // [experts + 1] first slot
   std::int32_t* item;    // [experts + 1] first work item
-  float* hidden;         // [slots, intermediate]
+  float* hidden;         // [slots, intermediate]: the gate's product, then gated
+  float* up;             // [slots, intermediate]
   float* out;            // [slots, hidden]
 };
 
 // Tokens worked on together: all, unless their slots would take more than about 128 MB.
 std::int64_t chunk_tokens(const MoeShape& shape) noexcept {
   constexpr std::int64_t kBudget = (std::int64_t{128} << 20) / 4;
-  const std::int64_t floats = shape.k * (shape.intermediate + shape.hidden) + shape.experts;
+  const std::int64_t floats = shape.k * (2 * shape.intermediate + shape.hidden) + shape.experts;
   return std::clamp<std::int64_t>(kBudget / std::max<std::int64_t>(floats, 1), 64,
                                   std::max<std::int64_t>(shape.tokens, 64));
 }
@@ -51,6 +52,7 @@ std::byte* lay_out(const MoeShape& shape, std::byte* base, Scratch& s) noexcept 
   take(s.first, shape.experts + 1);
   take(s.item, shape.experts + 1);
   take(s.hidden, slots * shape.intermediate);
+  take(s.up, slots * shape.intermediate);
   take(s.out, slots * shape.hidden);
   return reinterpret_cast<std::byte*>(at);
 }
@@ -101,26 +103,23 @@ void for_pieces(const MoeShape& shape, const Scratch& s, const WeightView& weigh
 }
 
 void hidden_piece(Level level, const MoeArgs& args, const float* x, const Scratch& s, const Piece& piece) noexcept {
-  alignas(64) float gate[kLinearMostRows * kLinearMostOuts];
-  alignas(64) float up[kLinearMostRows * kLinearMostOuts];
   const MoeShape& shape = args.shape;
+  const std::int64_t at = piece.slot * shape.intermediate + piece.out;
   LinearBlock block;
   block.x = x;
   block.x_stride = shape.hidden;
   block.x_rows = s.token + piece.slot;
   block.rows = piece.rows;
-  block.y_stride = piece.outs;
+  block.y_stride = shape.intermediate;
   block.weight =
       weight_rows(expert_matrix(args.gate, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
-  block.y = gate;
+  block.y = s.hidden + at;
   linear_block(level, block);
   block.weight =
       weight_rows(expert_matrix(args.up, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
-  block.y = up;
+  block.y = s.up + at;
   linear_block(level, block);
-  const GateBlock gated{
-      args.activation,   piece.rows, piece.outs, gate, up, s.hidden + piece.slot * shape.intermediate + piece.out,
-      shape.intermediate};
+  const GateBlock gated{args.activation, piece.rows, piece.outs, s.hidden + at, s.up + at, shape.intermediate};
   return level == Level::avx512 ? avx512::gate_block(gated) : avx2::gate_block(gated);
 }
 

@@ -289,7 +289,7 @@ TEST(Moe, SeparateGateAndUpGiveTheSameBitsAsFused) {
 
 TEST(Moe, LargeBatchesAreWorkedOnInPiecesWithoutChangingABit) {
   SerialExecutor serial;
-  // 256 x 2049 floats a token make a piece as small as it gets, 64 tokens: 70 take two, in the scratch of 64.
+  // 256 x 2050 floats a token make a piece as small as it gets, 64 tokens: 70 take two, in the scratch of 64.
   const Model m = make_model({70, 2048, 1, 256, 256}, 50);
   EXPECT_EQ(moe_scratch_bytes(m.shape), moe_scratch_bytes(with_tokens(m, std::vector<std::int64_t>(64)).shape));
   const Level level = best_level();
