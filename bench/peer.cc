@@ -69,6 +69,19 @@ Message value_info(const PeerTensor& tensor) {
   return Message().text(1, tensor.name).message(2, Message().message(1, tensor_type));
 }
 
+std::size_t bytes_of(const PeerTensor& tensor) {
+  std::size_t bytes = dtype_bytes(tensor.dtype);
+  for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
+  return bytes;
+}
+
+Message initializer(const PeerTensor& tensor) {
+  Message out;
+  for (const std::int64_t extent : tensor.shape) out.number(1, static_cast<std::uint64_t>(extent));
+  out.number(2, static_cast<std::uint64_t>(onnx_type(tensor.dtype))).text(8, tensor.name);
+  return out.text(9, {static_cast<const char*>(tensor.data), bytes_of(tensor)});
+}
+
 Message attribute(const PeerAttribute& a) {
   Message out;
   out.text(1, a.name);
@@ -94,7 +107,8 @@ std::string one_node_model(const PeerNode& node) {
   proto.text(7, node.domain);
   graph.message(1, proto).text(2, "peer");
   for (const PeerTensor& input : node.inputs) {
-    if (!input.name.empty()) graph.message(11, value_info(input));
+    if (input.constant) graph.message(5, initializer(input));
+    if (!input.name.empty() && !input.constant) graph.message(11, value_info(input));
   }
   for (const PeerTensor& output : node.outputs) {
     if (!output.name.empty()) graph.message(12, value_info(output));
@@ -113,9 +127,7 @@ struct Peer::State {
   Ort::IoBinding binding{nullptr};
 
   Ort::Value tensor(const PeerTensor& t, void* data) const {
-    std::size_t bytes = dtype_bytes(t.dtype);
-    for (const std::int64_t extent : t.shape) bytes *= static_cast<std::size_t>(extent);
-    return Ort::Value::CreateTensor(memory, data, bytes, t.shape.data(), t.shape.size(), onnx_type(t.dtype));
+    return Ort::Value::CreateTensor(memory, data, bytes_of(t), t.shape.data(), t.shape.size(), onnx_type(t.dtype));
   }
 };
 
@@ -129,7 +141,7 @@ Peer::Peer(const PeerNode& node, int threads) : state_(std::make_unique<State>()
     state_->session = Ort::Session(state_->env, model.data(), model.size(), options);
     state_->binding = Ort::IoBinding(state_->session);
     for (const PeerTensor& t : node.inputs) {
-      if (!t.name.empty()) rebind(t.name, t.data);
+      if (!t.name.empty() && !t.constant) rebind(t.name, t.data);
     }
     for (const PeerTensor& t : node.outputs) {
       if (!t.name.empty()) rebind(t.name, t.data);

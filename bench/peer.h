@@ -15,7 +15,8 @@ struct PeerTensor {
   std::string name;  // empty: an absent optional input or output
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;
-  void* data = nullptr;  // dense; the caller's, alive as long as the Peer; two tensors may share one buffer
+  void* data = nullptr;   // dense; the caller's, alive as long as the Peer; two tensors may share one buffer
+  bool constant = false;  // an initializer, copied into the model, as a weight is: the runtime may pack it
 };
 
 struct PeerAttribute {
