@@ -147,8 +147,8 @@ HWY_INLINE void solve_rows(const Step& step, Index v, float* u) {
   const float* source = step.source + v * step.k_dim;
   const Index whole = step.k_dim / kLanes * kLanes;
   for (Index i = 0; i < whole; i += kLanes) {
-    // What comes after the rows that come next, one line for every line read.
-    for (Index r = 0; r < R; ++r) hwy::Prefetch(source + (r + 2 * R) * step.k_dim + i);
+    // What comes after the rows that come next, in the order of memory, one line for every line read.
+    for (Index at = 0; at < R * kLanes; at += 16) hwy::Prefetch(source + 2 * R * step.k_dim + i * R + at);
     sum_rows<R, kDelta, false>(step, source, i, retrieved, read);
   }
   if (whole < step.k_dim) sum_rows<R, kDelta, true>(step, source, whole, retrieved, read);
