@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "inspect/tally.h"
 #include "weights/weight_source.h"
@@ -73,8 +74,8 @@ void add_tensors(InspectReport& report, const ModelSource& source) {
     }
     report.tensors.push_back(std::move(tensor));
   }
-  std::stable_sort(report.tensors.begin(), report.tensors.end(), [](const TensorReport& a, const TensorReport& b) {
-    return std::pair(a.layer, a.part) < std::pair(b.layer, b.part);
+  std::sort(report.tensors.begin(), report.tensors.end(), [](const TensorReport& a, const TensorReport& b) {
+    return std::tie(a.layer, a.part, a.name) < std::tie(b.layer, b.part, b.name);
   });
 }
 

@@ -58,8 +58,9 @@ void add_operators(InspectReport& report, const std::filesystem::path& package, 
     for (const Node& node : model.graph.nodes()) ++counts[{node.domain, node.op}];
   }
   for (const auto& [key, count] : counts) report.operators.push_back({key.first, key.second, count});
-  std::stable_sort(report.operators.begin(), report.operators.end(),
-                   [](const OperatorCount& a, const OperatorCount& b) { return a.count > b.count; });
+  std::sort(report.operators.begin(), report.operators.end(), [](const OperatorCount& a, const OperatorCount& b) {
+    return std::tie(b.count, a.domain, a.type) < std::tie(a.count, b.domain, b.type);
+  });
 }
 
 void add_build(InspectReport& report, const Manifest& m) {
