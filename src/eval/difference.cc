@@ -108,8 +108,8 @@ void LogitsComparison::add_token(std::string_view sequence, std::int64_t positio
 LogitsDifference LogitsComparison::result(double tolerance) const {
   LogitsDifference d = difference_;
   const auto outside = [&](const LogitsPlace& p) { return !(std::abs(p.candidate - p.baseline) <= tolerance); };
-  if (const auto found = std::ranges::find_if(row_worst_, outside); found != row_worst_.end())
-    d.first_divergence = *found;
+  d.outside = std::ranges::count_if(row_worst_, outside);
+  if (d.outside > 0) d.first_divergence = *std::ranges::find_if(row_worst_, outside);
   if (values_ > 0) d.mean_abs = sum_abs_ / static_cast<double>(values_);
   if (d.rows > 0) d.mean_kl = sum_kl_ / static_cast<double>(d.rows);
   return d;

@@ -36,6 +36,7 @@ struct LogitsDifference {
 
   std::int64_t rows = 0;         // positions compared value by value
   std::int64_t tokens_only = 0;  // positions where the baseline knows the token alone
+  std::int64_t outside = 0;      // of `rows`: those with a difference above the tolerance given
   std::int64_t not_finite = 0;   // candidate values that are NaN or infinite where the baseline's is finite
   double max_abs = 0;            // over all values of all rows; not finite values excepted
   double mean_abs = 0;
@@ -44,7 +45,7 @@ struct LogitsDifference {
   double max_kl = 0;
   std::int64_t agreed = 0;                      // rows (tokens_only included) with the same top token
   std::optional<LogitsPlace> worst;             // of max_abs, or the first value that is not finite
-  std::optional<LogitsPlace> first_divergence;  // the first position with a difference above the tolerance given
+  std::optional<LogitsPlace> first_divergence;  // the first position outside
   std::int64_t disagreed = 0;
   double largest_margin = 0;  // of all disagreements
   std::vector<Disagreement> disagreements;
@@ -65,7 +66,7 @@ class LogitsComparison {
                  std::span<const float> candidate);
   // The largest absolute baseline logit so far: what a tolerance scales with.
   double max_logit() const { return difference_.max_logit; }
-  // What was found; `tolerance` is what first_divergence means by a difference.
+  // What was found; `tolerance` is what first_divergence and outside mean by a difference.
   LogitsDifference result(double tolerance) const;
 
  private:

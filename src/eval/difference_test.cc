@@ -54,7 +54,9 @@ TEST(LogitsComparison, finds_the_worst_value_and_the_first_divergence) {
   EXPECT_EQ(d.agreed, 3);
   EXPECT_GT(d.mean_kl, 0);
   EXPECT_GE(d.max_kl, d.mean_kl);
+  EXPECT_EQ(d.outside, 2);
   EXPECT_EQ(c.result(0.5).first_divergence, std::nullopt);
+  EXPECT_EQ(c.result(0.5).outside, 0);
 }
 
 TEST(LogitsComparison, shows_disagreements_with_the_margin_of_the_baseline) {

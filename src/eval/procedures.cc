@@ -132,10 +132,4 @@ void ProcedureComparison::keep_worst(std::vector<StateDifference> found) {
   }
 }
 
-std::vector<StateDifference> ProcedureComparison::states(double relative_tolerance) const {
-  std::vector<StateDifference> out = states_;
-  for (StateDifference& d : out) d.tolerance = relative_tolerance * d.scale;
-  return out;
-}
-
 }  // namespace sluice

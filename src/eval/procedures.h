@@ -42,8 +42,8 @@ class ProcedureComparison {
   const LogitsComparison& logits() const { return logits_; }
   std::int64_t sequences() const { return sequences_; }
   std::int64_t largest_piece() const { return largest_piece_; }
-  // For each layer and kind the sequence with the largest difference, as a share of its tolerance.
-  std::vector<StateDifference> states(double relative_tolerance) const;
+  // For each layer and kind the sequence with the largest difference, as a share of its largest value. Tolerances are 0.
+  const std::vector<StateDifference>& states() const { return states_; }
 
  private:
   void compare_piece(LogitsSource& baseline, LogitsSource& candidate, const TokenSequence& sequence,

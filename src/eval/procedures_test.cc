@@ -105,12 +105,12 @@ TEST(ProcedureComparison, keeps_the_worst_sequence_of_each_state) {
     b.state_values = {{0, "conv", {2}, {1, 2 + off}}, {1, "key", {1}, {1}}};
     c.add(a, b, tokens(4));
   }
-  const auto states = c.states(0.25);
+  const auto states = c.states();
   ASSERT_EQ(states.size(), 2u);
   EXPECT_EQ(states[0].max_abs, 0.5);
-  EXPECT_EQ(states[0].tolerance, 0.5);
-  EXPECT_TRUE(states[0].within());
-  EXPECT_FALSE(c.states(0.2)[0].within());
+  EXPECT_EQ(states[0].scale, 2.0);
+  EXPECT_FALSE(states[0].within());
+  EXPECT_TRUE(states[1].within());
 }
 
 TEST(GreedySequence, is_the_prompt_and_all_but_the_last_token_after_it) {

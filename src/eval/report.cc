@@ -59,11 +59,18 @@ std::string divergences(const BaselineResult& b) {
   std::string out;
   for (const ProcedureResult& p : b.procedures) {
     if (p.logits.first_divergence) {
-      out += fmt::format("  {}: first divergence at {}\n", p.name, place(*p.logits.first_divergence));
+      out += fmt::format("  {}: {} positions outside, the first at {}\n", p.name, p.logits.outside,
+                         place(*p.logits.first_divergence));
     }
     if (!p.within && p.logits.worst) out += fmt::format("  {}: worst at {}\n", p.name, place(*p.logits.worst));
   }
   return out;
+}
+
+std::string state_tolerances(const Tolerance& t) {
+  std::string out;
+  for (const auto& [kind, share] : t.states) out += fmt::format("{}{:.2g} ({})", out.empty() ? "" : ", ", share, kind);
+  return (out.empty() ? fmt::format("{:.2g}", t.other_states) : out) + " of a state's largest value";
 }
 
 std::string baseline_text(const BaselineResult& b) {
@@ -74,7 +81,13 @@ std::string baseline_text(const BaselineResult& b) {
   out += "\n";
   for (const ProcedureResult& p : b.procedures) out += fmt::format("  {:<16}{}\n", p.name, p.how);
   out += fmt::format("  {:<16}{:.3g} = {}\n", "tolerance", b.tolerance.logits, b.tolerance.formula);
-  out += fmt::format("  {:<16}{:.3g} of a state's largest value\n", "  of states", b.tolerance.relative);
+  out += fmt::format("  {:<16}{}\n", "  of states", state_tolerances(b.tolerance));
+  if (b.routing_may_flip) {
+    out += fmt::format(
+        "  {:<16}roundings as coarse as these may choose another expert: {:.0f} % of the positions may be outside, "
+        "states are shown only\n",
+        "experts", 100 * BaselineResult::kFlippedShare);
+  }
   if (b.epsilon_effect) {
     out += fmt::format(
         "  {:<16}{:.3g} is what the operator's own q/k epsilon moves a logit by; no error of the package{}\n",
@@ -112,6 +125,7 @@ Json to_json(const LogitsDifference& d) {
   }
   return Json::Object{{"positions", d.rows},
                       {"positions_with_token_only", d.tokens_only},
+                      {"outside", d.outside},
                       {"not_finite", d.not_finite},
                       {"max_abs", number(d.max_abs)},
                       {"mean_abs", number(d.mean_abs)},
@@ -153,10 +167,11 @@ Json to_json(const BaselineResult& b) {
   return Json::Object{{"baseline", b.baseline},
                       {"within", b.reasons.empty()},
                       {"tolerance", Json::Object{{"logits", number(b.tolerance.logits)},
-                                                 {"states_relative", number(b.tolerance.relative)},
+                                                 {"states_relative", state_tolerances(b.tolerance)},
                                                  {"formula", b.tolerance.formula}}},
                       {"epsilon_effect", b.epsilon_effect ? number(*b.epsilon_effect) : Json()},
                       {"allowed", number(b.allowed)},
+                      {"routing_may_flip", b.routing_may_flip},
                       {"procedures", std::move(all)},
                       {"reasons", Json::array(b.reasons)},
                       {"notices", Json::array(b.notices)}};

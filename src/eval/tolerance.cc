@@ -35,6 +35,45 @@ std::int64_t inner_size(const Manifest& manifest) {
   return inner > 0 ? inner : 4 * manifest.model.hidden;
 }
 
+// The relative error that all roundings of a forward pass walk to, and how it comes about.
+struct Walk {
+  std::int64_t stored = 0, summed = 0, products = 0;
+  double u = 0, u_weight = 0;
+
+  double length() const {
+    const auto square = [](std::int64_t count, double unit) { return static_cast<double>(count) * unit * unit; };
+    return std::sqrt(square(stored, u) + square(summed, unit_roundoff(DType::f32)) + square(products, u_weight));
+  }
+  std::string text() const {
+    std::string out = fmt::format("sqrt({} results stored x ({:.2g})^2 + {} terms summed x ({:.2g})^2", stored, u,
+                                  summed, unit_roundoff(DType::f32));
+    if (products > 0) out += fmt::format(" + {} products of rounded weights x ({:.2g})^2", products, u_weight);
+    return out + ")";
+  }
+};
+
+Walk walk_of(const ToleranceBasis& basis) {
+  const ModelInfo& model = basis.manifest.model;
+  const std::int64_t inner = inner_size(basis.manifest);
+  Walk walk;
+  walk.summed = model.hidden;  // of the head
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    walk.summed += summed_in_layer(model, static_cast<std::size_t>(layer), inner, basis.tokens);
+  }
+  walk.stored = kStoredPerLayer * model.layers + 2;
+  walk.products = basis.narrowed == DType::f32 ? 0 : kProductsPerLayer * model.layers + 1;
+  walk.u = unit_roundoff(basis.manifest.activation);
+  walk.u_weight = unit_roundoff(basis.narrowed);
+  return walk;
+}
+
+// The same pass with nothing but f32.
+Walk in_f32(Walk walk) {
+  walk.u = unit_roundoff(DType::f32);
+  walk.products = 0;
+  return walk;
+}
+
 }  // namespace
 
 double unit_roundoff(DType dtype) {
@@ -53,26 +92,34 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-Tolerance derive_tolerance(const Manifest& manifest, DType narrowed, std::int64_t tokens, double max_logit) {
-  const ModelInfo& model = manifest.model;
-  const std::int64_t inner = inner_size(manifest);
-  std::int64_t summed = model.hidden;  // of the head
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    summed += summed_in_layer(model, static_cast<std::size_t>(layer), inner, tokens);
-  }
-  const std::int64_t stored = kStoredPerLayer * model.layers + 2;
-  const std::int64_t products = narrowed == DType::f32 ? 0 : kProductsPerLayer * model.layers + 1;
-  const auto square = [](std::int64_t count, double u) { return static_cast<double>(count) * u * u; };
-  const double u = unit_roundoff(manifest.activation);
-  const double u_sum = unit_roundoff(DType::f32);
-  const double u_weight = unit_roundoff(narrowed);
+double Tolerance::of_state(const std::string& kind) const {
+  const auto found = states.find(kind);
+  return found == states.end() ? other_states : found->second;
+}
+
+Tolerance derive_tolerance(const ToleranceBasis& basis) {
+  const Walk walk = walk_of(basis);
+  const double least = Tolerance::kFloor * walk.u;
   Tolerance t;
-  t.relative = Tolerance::kMargin * std::sqrt(square(stored, u) + square(summed, u_sum) + square(products, u_weight));
-  t.logits = t.relative * max_logit;
-  t.formula = fmt::format("{} x sqrt({} results stored x ({:.2g})^2 + {} terms summed x ({:.2g})^2", Tolerance::kMargin,
-                          stored, u, summed, u_sum);
-  if (products > 0) t.formula += fmt::format(" + {} products of rounded weights x ({:.2g})^2", products, u_weight);
-  t.formula += fmt::format(") x {:.4g}, the largest logit", max_logit);
+  t.other_states = Tolerance::kMargin * walk.length();
+  if (!basis.noise) {
+    t.logits = Tolerance::kMargin * walk.length() * basis.max_logit;
+    t.formula = fmt::format("{} x {} x {:.4g}, the largest logit", Tolerance::kMargin, walk.text(), basis.max_logit);
+    return t;
+  }
+  const double ratio = walk.length() / in_f32(walk).length();
+  t.formula = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
+                          Tolerance::kMeasuredMargin, basis.noise->logits);
+  if (ratio > 1) t.formula += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
+  const double measured = Tolerance::kMeasuredMargin * basis.noise->logits * ratio;
+  t.logits = std::max(measured, least * basis.max_logit);
+  if (measured < t.logits) {
+    t.formula =
+        fmt::format("{} x {:.2g} x {:.4g}, roundings of the largest logit", Tolerance::kFloor, walk.u, basis.max_logit);
+  }
+  for (const auto& [kind, noise] : basis.noise->states) {
+    t.states[kind] = std::max(Tolerance::kStateMargin * noise * ratio, least);
+  }
   return t;
 }
 

@@ -37,7 +37,7 @@ class GoldenTolerance : public testing::TestWithParam<std::string> {};
 TEST_P(GoldenTolerance, lies_between_float_noise_and_a_wrong_weight) {
   const golden::Case golden(GetParam());
   const ModelSource model = open_model(golden.path);
-  const Tolerance t = derive_tolerance(manifest_of(model.config), DType::f32, 130, golden.max_logit());
+  const Tolerance t = derive_tolerance({manifest_of(model.config), DType::f32, 130, golden.max_logit(), {}});
   const double noise = golden.noise("fp32_vs_fp64");
   const double wrong = golden.meta.at("sensitivity", "meta").at("min", "sensitivity").as_number("min");
   EXPECT_GT(t.logits, 2 * noise) << t.formula;
@@ -59,27 +59,53 @@ TEST(Tolerance, is_the_formula_it_states) {
   down.shape = {10, 30};
   m.weights_index = {down};
   // Sums: head 10, projections 10 + 10, attention 5 + 2 * 7, output 10, down 30.
-  const double relative = 16 * std::sqrt(16 * 0x1p-48 + (10 + 10 + 19 + 10 + 10 + 30) * 0x1p-48);
-  const Tolerance t = derive_tolerance(m, DType::f32, 7, 3.0);
-  EXPECT_DOUBLE_EQ(t.relative, relative);
-  EXPECT_DOUBLE_EQ(t.logits, 3 * relative);
+  const double walk = std::sqrt(16 * 0x1p-48 + (10 + 10 + 19 + 10 + 10 + 30) * 0x1p-48);
+  const Tolerance t = derive_tolerance({m, DType::f32, 7, 3.0, {}});
+  EXPECT_DOUBLE_EQ(t.logits, 16 * walk * 3);
+  EXPECT_DOUBLE_EQ(t.of_state("conv"), 16 * walk);
   EXPECT_THAT(t.formula, testing::HasSubstr("16 results stored"));
   EXPECT_THAT(t.formula, testing::HasSubstr("89 terms summed"));
   m.weights_index[0].shape = {30, 10};  // stored the other way round
-  EXPECT_DOUBLE_EQ(derive_tolerance(m, DType::f32, 7, 3.0).relative, relative);
+  EXPECT_DOUBLE_EQ(derive_tolerance({m, DType::f32, 7, 3.0, {}}).logits, 16 * walk * 3);
 }
 
-TEST(Tolerance, grows_with_coarser_activations_and_rounded_weights) {
+Manifest four_layers(DType activation) {
   Manifest m;
   m.model.layers = 4;
   m.model.hidden = 64;
-  const auto relative = [&](DType activation, DType weights) {
-    m.activation = activation;
-    return derive_tolerance(m, weights, 10, 1).relative;
+  m.activation = activation;
+  return m;
+}
+
+TEST(Tolerance, grows_with_coarser_activations_and_rounded_weights) {
+  const auto logits = [&](DType activation, DType weights) {
+    return derive_tolerance({four_layers(activation), weights, 10, 1, {}}).logits;
   };
-  EXPECT_LT(relative(DType::f32, DType::f32), relative(DType::f32, DType::f16));
-  EXPECT_LT(relative(DType::f32, DType::f16), relative(DType::f16, DType::f16));
-  EXPECT_LT(relative(DType::f16, DType::f16), relative(DType::bf16, DType::f16));
+  EXPECT_LT(logits(DType::f32, DType::f32), logits(DType::f32, DType::f16));
+  EXPECT_LT(logits(DType::f32, DType::f16), logits(DType::f16, DType::f16));
+  EXPECT_LT(logits(DType::f16, DType::f16), logits(DType::bf16, DType::f16));
+}
+
+TEST(Tolerance, scales_measured_noise_by_the_roundings_of_other_dtypes) {
+  const RoundingNoise noise{1e-4, {{"conv", 1e-5}}};
+  const Manifest f32 = four_layers(DType::f32), f16 = four_layers(DType::f16);
+  const Tolerance single = derive_tolerance({f32, DType::f32, 10, 1, noise});
+  EXPECT_DOUBLE_EQ(single.logits, 8e-4);
+  EXPECT_DOUBLE_EQ(single.of_state("conv"), 16e-5);
+  const double ratio =
+      derive_tolerance({f16, DType::f16, 10, 1, {}}).logits / derive_tolerance({f32, DType::f32, 10, 1, {}}).logits;
+  const Tolerance half = derive_tolerance({f16, DType::f16, 10, 1, noise});
+  EXPECT_DOUBLE_EQ(half.logits, 8e-4 * ratio);
+  EXPECT_DOUBLE_EQ(half.of_state("conv"), 16e-5 * ratio);
+  EXPECT_THAT(half.formula, testing::HasSubstr("0.0001, the f32 rounding noise"));
+}
+
+TEST(Tolerance, always_allows_a_few_roundings_of_the_largest_logit) {
+  const Manifest m = four_layers(DType::f32);
+  const Tolerance t = derive_tolerance({m, DType::f32, 10, 20, RoundingNoise{0, {{"conv", 0}}}});
+  EXPECT_DOUBLE_EQ(t.logits, 4 * 0x1p-24 * 20);
+  EXPECT_DOUBLE_EQ(t.of_state("conv"), 4 * 0x1p-24);
+  EXPECT_THAT(t.formula, testing::HasSubstr("roundings of the largest logit"));
 }
 
 }  // namespace

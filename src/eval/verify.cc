@@ -72,40 +72,110 @@ std::int64_t greedy_room(const Context& context, const TokenSequence& prompt) {
 }
 
 // The dtype that weights lost digits to, f32 when they lost none.
-DType narrowed_weights(const Context& context) {
-  const std::optional<DType> stored = context.session.manifest().weights == "fp16"   ? std::optional(DType::f16)
-                                      : context.session.manifest().weights == "bf16" ? std::optional(DType::bf16)
-                                                                                     : std::nullopt;
+DType narrowed_weights(const Context& context, const Manifest& manifest) {
+  const std::optional<DType> stored = manifest.weights == "fp16"   ? std::optional(DType::f16)
+                                      : manifest.weights == "bf16" ? std::optional(DType::bf16)
+                                                                   : std::nullopt;
   if (!stored) return DType::f32;
   if (context.model == nullptr) return *stored;
   const auto same = [&](const CanonicalWeight& w) { return w.dtype() == *stored; };
   return std::ranges::all_of(context.model->weights.weights(), same) ? DType::f32 : *stored;
 }
 
-std::vector<ProcedureComparison> run_procedures(const Context& context, LogitsSource& baseline,
-                                                std::span<const TokenSequence> sequences) {
-  std::vector<ProcedureComparison> comparisons;
-  for (Procedure& p : procedures(context.options.greedy_tokens)) comparisons.emplace_back(std::move(p));
+// A procedure, what goes through it, and what was found.
+struct Trial {
+  ProcedureComparison comparison;
+  LogitsSource& candidate;
+};
+
+std::vector<Trial> package_trials(const Context& context) {
+  std::vector<Trial> trials;
+  for (Procedure& p : procedures(context.options.greedy_tokens))
+    trials.push_back({ProcedureComparison(p), context.package});
   if (context.company != nullptr) {
-    comparisons.emplace_back(Procedure{Feeding::cut, "ragged batch", "cut as above, between two other rows"});
+    const Procedure ragged{Feeding::cut, "ragged batch", "cut as above, between two other rows"};
+    trials.push_back({ProcedureComparison(ragged), *context.company});
   }
+  return trials;
+}
+
+void run_trials(const Context& context, LogitsSource& baseline, std::span<const TokenSequence> sequences,
+                std::span<Trial* const> trials) {
   std::uint64_t done = 0;
+  const auto step = [&] {
+    if (context.progress.cancelled()) fail("verification of {} was interrupted", context.options.package.string());
+    context.progress.advance(done++, sequences.size() * trials.size());
+  };
   for (const TokenSequence& sequence : sequences) {
-    for (ProcedureComparison& comparison : comparisons) {
-      if (context.progress.cancelled()) fail("verification of {} was interrupted", context.options.package.string());
-      context.progress.advance(done++, sequences.size() * comparisons.size());
-      if (comparison.procedure().feeding != Feeding::greedy) {
-        const bool ragged = &comparison == &comparisons.back() && context.company != nullptr;
-        comparison.add(baseline, ragged ? *context.company : context.package, sequence);
-        continue;
-      }
+    // The reference computes a sequence once as long as no other comes between: the continued one is last.
+    for (Trial* trial : trials) {
+      if (trial->comparison.procedure().feeding == Feeding::greedy) continue;
+      step();
+      trial->comparison.add(baseline, trial->candidate, sequence);
+    }
+    for (Trial* trial : trials) {
+      if (trial->comparison.procedure().feeding != Feeding::greedy) continue;
+      step();
       const TokenSequence continued = greedy_sequence(baseline, sequence, greedy_room(context, sequence));
-      if (!continued.ids.empty()) comparison.add(baseline, context.package, continued);
+      if (!continued.ids.empty()) trial->comparison.add(baseline, trial->candidate, continued);
     }
   }
   context.progress.advance(done, done);
-  return comparisons;
 }
+
+std::vector<Trial*> pointers(std::vector<Trial>& trials) {
+  std::vector<Trial*> out;
+  for (Trial& trial : trials) out.push_back(&trial);
+  return out;
+}
+
+ReferenceOptions reference_options(const Context& context, double epsilon) {
+  return {epsilon, context.session.manifest().model.layers, context.options.single_precision};
+}
+
+std::unique_ptr<LogitsSource> make_reference(const Context& context, const ReferenceOptions& options) {
+  return make_reference_source(*context.model, options, context.executor);
+}
+
+// What the reference tells about its own roundings and about the q/k epsilon: the reference in f32, and with the
+// checkpoint's epsilon where the package has another, held against the reference that the package is held against.
+class Calibration {
+ public:
+  explicit Calibration(const Context& context) {
+    const double epsilon = context.session.manifest().qk_norm_epsilon;
+    const Procedure whole = procedures(0).front();
+    if (!context.options.single_precision) {
+      ReferenceOptions options = reference_options(context, epsilon);
+      options.single_precision = true;
+      single_ = make_reference(context, options);
+      noise_.emplace(Trial{ProcedureComparison(whole), *single_});
+    }
+    if (epsilon != kCheckpointEpsilon) {
+      plain_ = make_reference(context, reference_options(context, kCheckpointEpsilon));
+      effect_.emplace(Trial{ProcedureComparison(whole), *plain_});
+    }
+  }
+
+  void add_to(std::vector<Trial*>& trials) {
+    if (noise_) trials.push_back(&*noise_);
+    if (effect_) trials.push_back(&*effect_);
+  }
+  std::optional<RoundingNoise> noise() const {
+    if (!noise_) return std::nullopt;
+    RoundingNoise out{noise_->comparison.logits().result(0).max_abs, {}};
+    for (const StateDifference& s : noise_->comparison.states()) {
+      if (s.scale > 0) out.states[s.kind] = std::max(out.states[s.kind], s.max_abs / s.scale);
+    }
+    return out;
+  }
+  std::optional<double> epsilon_effect() const {
+    return effect_ ? std::optional(effect_->comparison.logits().result(0).max_abs) : std::nullopt;
+  }
+
+ private:
+  std::unique_ptr<LogitsSource> single_, plain_;
+  std::optional<Trial> noise_, effect_;
+};
 
 std::int64_t longest(std::span<const TokenSequence> sequences) {
   std::size_t tokens = 0;
@@ -113,63 +183,67 @@ std::int64_t longest(std::span<const TokenSequence> sequences) {
   return static_cast<std::int64_t>(tokens);
 }
 
-void judge(BaselineResult& result) {
-  for (ProcedureResult& p : result.procedures) {
-    const std::size_t before = result.reasons.size();
-    if (p.logits.not_finite > 0) {
-      result.reasons.push_back(fmt::format("{}: {} logits are not finite", p.name, p.logits.not_finite));
+// Why a procedure is not within, in words.
+std::vector<std::string> complaints(const BaselineResult& result, const ProcedureResult& p) {
+  std::vector<std::string> out;
+  const LogitsDifference& d = p.logits;
+  if (d.not_finite > 0) out.push_back(fmt::format("{}: {} logits are not finite", p.name, d.not_finite));
+  if (result.routing_may_flip) {
+    const auto flips = static_cast<std::int64_t>(BaselineResult::kFlippedShare * static_cast<double>(d.rows)) + 1;
+    if (d.outside > flips) {
+      out.push_back(fmt::format("{}: {} positions differ by more than {:.3g}, {} are allowed for another expert",
+                                p.name, d.outside, result.allowed, flips));
     }
-    if (!(p.logits.max_abs <= result.allowed)) {
-      result.reasons.push_back(
-          fmt::format("{}: a logit differs by {:.3g}, {:.3g} is allowed", p.name, p.logits.max_abs, result.allowed));
-    }
-    // Two rows within the tolerance can disagree on the top token only where it leads by twice the tolerance at most.
-    if (p.logits.largest_margin > 2 * result.allowed) {
-      result.reasons.push_back(
-          fmt::format("{}: another top token, which leads by {:.3g}, more than a near-tie ({:.3g})", p.name,
-                      p.logits.largest_margin, 2 * result.allowed));
-    }
-    for (const StateDifference& s : p.states) {
-      if (s.within()) continue;
-      const std::string what =
-          s.note.empty() ? fmt::format("differs by {:.3g}, {:.3g} is allowed", s.max_abs, s.tolerance) : s.note;
-      result.reasons.push_back(fmt::format("{}: {} state of layer {} {}", p.name, s.kind, s.layer, what));
-    }
-    p.within = result.reasons.size() == before;
+    return out;
   }
+  if (!(d.max_abs <= result.allowed)) {
+    out.push_back(fmt::format("{}: a logit differs by {:.3g}, {:.3g} is allowed", p.name, d.max_abs, result.allowed));
+  }
+  // Two rows within the tolerance can disagree on the top token only where it leads by twice the tolerance at most.
+  if (d.largest_margin > 2 * result.allowed) {
+    out.push_back(fmt::format("{}: another top token, which leads by {:.3g}, more than a near-tie ({:.3g})", p.name,
+                              d.largest_margin, 2 * result.allowed));
+  }
+  for (const StateDifference& s : p.states) {
+    if (s.within()) continue;
+    const std::string what =
+        s.note.empty() ? fmt::format("differs by {:.3g}, {:.3g} is allowed", s.max_abs, s.tolerance) : s.note;
+    out.push_back(fmt::format("{}: {} state of layer {} {}", p.name, s.kind, s.layer, what));
+  }
+  return out;
 }
 
 // What a comparison's tolerance is derived from.
 struct Basis {
-  Manifest manifest;         // whose roundings count
-  std::int64_t tokens = 0;   // of the longest sequence
+  Manifest manifest;        // whose roundings count
+  std::int64_t tokens = 0;  // of the longest sequence
+  std::optional<RoundingNoise> noise = std::nullopt;
   double epsilon_share = 0;  // what another q/k epsilon adds to what logits may differ by
 };
 
-BaselineResult conclude(const Context& context, const LogitsSource& baseline,
-                        std::span<const ProcedureComparison> comparisons, const Basis& basis) {
+BaselineResult conclude(const Context& context, const LogitsSource& baseline, std::span<const Trial> trials,
+                        const Basis& basis) {
   BaselineResult result;
   result.baseline = baseline.describe();
   double max_logit = 0;
-  for (const ProcedureComparison& c : comparisons) max_logit = std::max(max_logit, c.logits().max_logit());
-  result.tolerance = derive_tolerance(basis.manifest, narrowed_weights(context), basis.tokens, max_logit);
+  for (const Trial& t : trials) max_logit = std::max(max_logit, t.comparison.logits().max_logit());
+  const DType narrowed = narrowed_weights(context, basis.manifest);
+  result.routing_may_flip =
+      basis.manifest.model.experts > 0 && !(basis.manifest.activation == DType::f32 && narrowed == DType::f32);
+  result.tolerance = derive_tolerance({basis.manifest, narrowed, basis.tokens, max_logit, basis.noise});
   result.allowed = result.tolerance.logits + basis.epsilon_share;
-  for (const ProcedureComparison& c : comparisons) {
+  for (const Trial& t : trials) {
+    const ProcedureComparison& c = t.comparison;
     if (c.sequences() == 0) continue;
-    ProcedureResult p{c.procedure().name, c.procedure().how, c.sequences(), c.largest_piece(), {}, {}, false};
+    ProcedureResult p{c.procedure().name, c.procedure().how, c.sequences(), c.largest_piece(), {}, c.states(), false};
     p.logits = c.logits().result(result.allowed);
-    p.states = c.states(result.tolerance.relative);
+    for (StateDifference& state : p.states) state.tolerance = result.tolerance.of_state(state.kind) * state.scale;
+    const std::vector<std::string> found = complaints(result, p);
+    p.within = found.empty();
+    result.reasons.insert(result.reasons.end(), found.begin(), found.end());
     result.procedures.push_back(std::move(p));
   }
-  judge(result);
   return result;
-}
-
-// How far apart the reference's logits are with two epsilons.
-double epsilon_effect(LogitsSource& checkpoint, LogitsSource& contract, std::span<const TokenSequence> sequences) {
-  ProcedureComparison comparison(procedures(0).front());
-  for (const TokenSequence& sequence : sequences) comparison.add(checkpoint, contract, sequence);
-  return comparison.logits().result(0).max_abs;
 }
 
 void check_model(const Context& context, const HybridConfig& config) {
@@ -183,70 +257,71 @@ void check_model(const Context& context, const HybridConfig& config) {
   if (m.layers > config.layers) check("number of layers", m.layers, config.layers);
 }
 
-ReferenceOptions reference_options(const Context& context, double epsilon) {
-  return {epsilon, context.session.manifest().model.layers, context.options.single_precision};
-}
-
 BaselineResult verify_checkpoint(const Context& context, std::span<const TokenSequence> sequences) {
-  const double epsilon = context.session.manifest().qk_norm_epsilon;
-  const auto reference = make_reference_source(*context.model, reference_options(context, epsilon), context.executor);
-  const auto comparisons = run_procedures(context, *reference, sequences);
-  BaselineResult result = conclude(context, *reference, comparisons, {context.session.manifest(), longest(sequences)});
-  if (epsilon != kCheckpointEpsilon) {
-    const auto plain =
-        make_reference_source(*context.model, reference_options(context, kCheckpointEpsilon), context.executor);
-    result.epsilon_effect = epsilon_effect(*plain, *reference, sequences);
-  }
+  const auto reference =
+      make_reference(context, reference_options(context, context.session.manifest().qk_norm_epsilon));
+  std::vector<Trial> trials = package_trials(context);
+  Calibration calibration(context);
+  std::vector<Trial*> all = pointers(trials);
+  calibration.add_to(all);
+  run_trials(context, *reference, sequences, all);
+  BaselineResult result =
+      conclude(context, *reference, trials, {context.session.manifest(), longest(sequences), calibration.noise()});
+  result.epsilon_effect = calibration.epsilon_effect();
   return result;
 }
 
 BaselineResult verify_expected(const Context& context, const std::filesystem::path& file) {
   const auto expected = open_expected(file);
-  const std::int64_t vocab = context.package.vocab();
-  if (expected->vocab() != vocab) {
-    fail("{}: logits of {} entries, the package's vocabulary has {}", file.string(), expected->vocab(), vocab);
+  if (expected->vocab() != context.package.vocab()) {
+    fail("{}: logits of {} entries, the package's vocabulary has {}", file.string(), expected->vocab(),
+         context.package.vocab());
   }
   const std::span<const TokenSequence> sequences = expected->sequences();
   const double epsilon = context.session.manifest().qk_norm_epsilon;
+  Basis basis{context.session.manifest(), longest(sequences)};
   std::optional<double> effect;
-  std::string notice;
-  if (epsilon != kCheckpointEpsilon && context.model != nullptr) {
-    const auto plain =
-        make_reference_source(*context.model, reference_options(context, kCheckpointEpsilon), context.executor);
-    const auto contract = make_reference_source(*context.model, reference_options(context, epsilon), context.executor);
-    effect = epsilon_effect(*plain, *contract, sequences);
-  } else if (epsilon != kCheckpointEpsilon) {
-    notice = fmt::format(
-        "the package normalises q and k with epsilon {:g}, checkpoints with {:g}: the effect counts as a difference "
-        "here; "
-        "with --checkpoint it is measured and allowed for",
-        epsilon, kCheckpointEpsilon);
+  if (context.model != nullptr) {
+    const auto reference = make_reference(context, reference_options(context, epsilon));
+    Calibration calibration(context);
+    std::vector<Trial*> own;
+    calibration.add_to(own);
+    run_trials(context, *reference, sequences, own);
+    effect = calibration.epsilon_effect();
+    basis.noise = calibration.noise();
+    basis.epsilon_share = effect.value_or(0);
   }
-  const auto comparisons = run_procedures(context, *expected, sequences);
-  BaselineResult result =
-      conclude(context, *expected, comparisons, {context.session.manifest(), longest(sequences), effect.value_or(0)});
+  std::vector<Trial> trials = package_trials(context);
+  run_trials(context, *expected, sequences, pointers(trials));
+  BaselineResult result = conclude(context, *expected, trials, basis);
   result.epsilon_effect = effect;
-  if (!notice.empty()) result.notices.push_back(notice);
+  if (epsilon != kCheckpointEpsilon && !effect) {
+    result.notices.push_back(
+        fmt::format("the package normalises q and k with epsilon {:g}, checkpoints with {:g}: the effect counts as a "
+                    "difference here; "
+                    "with --checkpoint it is measured and allowed for",
+                    epsilon, kCheckpointEpsilon));
+  }
   return result;
 }
 
 BaselineResult verify_against(const Context& context, std::span<const TokenSequence> sequences) {
-  const Session other = open_session(context.options, *context.options.against);
-  const auto baseline = make_package_source(other, context.options.against->string());
+  const std::filesystem::path& path = *context.options.against;
+  const Session other = open_session(context.options, path);
+  const auto baseline = make_package_source(other, path.string());
   if (baseline->vocab() != context.package.vocab()) {
-    fail("{}: a vocabulary of {}, the package's has {}", context.options.against->string(), baseline->vocab(),
-         context.package.vocab());
+    fail("{}: a vocabulary of {}, the package's has {}", path.string(), baseline->vocab(), context.package.vocab());
   }
-  const auto comparisons = run_procedures(context, *baseline, sequences);
-  Basis basis{context.session.manifest(), longest(sequences)};
-  if (unit_roundoff(other.manifest().activation) > unit_roundoff(basis.manifest.activation)) {
-    basis.manifest.activation = other.manifest().activation;  // the coarser of the two
-  }
-  BaselineResult result = conclude(context, *baseline, comparisons, basis);
-  const double a = context.session.manifest().qk_norm_epsilon, b = other.manifest().qk_norm_epsilon;
-  if (a != b) {
+  const Manifest &a = context.session.manifest(), &b = other.manifest();
+  std::vector<Trial> trials = package_trials(context);
+  run_trials(context, *baseline, sequences, pointers(trials));
+  // The roundings of the coarser of the two count.
+  const bool other_coarser = unit_roundoff(b.activation) > unit_roundoff(a.activation);
+  BaselineResult result = conclude(context, *baseline, trials, {other_coarser ? b : a, longest(sequences)});
+  if (a.qk_norm_epsilon != b.qk_norm_epsilon) {
     result.notices.push_back(fmt::format(
-        "the packages normalise q and k with epsilons {:g} and {:g}: the effect counts as a difference here", a, b));
+        "the packages normalise q and k with epsilons {:g} and {:g}: the effect counts as a difference here",
+        a.qk_norm_epsilon, b.qk_norm_epsilon));
   }
   return result;
 }

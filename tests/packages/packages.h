@@ -65,4 +65,13 @@ inline void expect_within(const VerifyReport& report, std::size_t baselines, boo
   }
 }
 
+// No token of a greedy continuation is another, not even in a near-tie.
+inline void expect_greedy_equal(const VerifyReport& report) {
+  for (const BaselineResult& baseline : report.baselines) {
+    const auto greedy = std::ranges::find(baseline.procedures, "greedy", &ProcedureResult::name);
+    ASSERT_NE(greedy, baseline.procedures.end());
+    EXPECT_EQ(greedy->logits.disagreed, 0) << to_text(report);
+  }
+}
+
 }  // namespace sluice
