@@ -297,6 +297,46 @@ TEST(DenseStep, StatesApartGiveTheBitsOfStatesInPlaceAndLeaveTheOldOnesAlone) {
   EXPECT_EQ(in_place.state(2).values, end.key);
 }
 
+TEST(DenseStep, ABatchOfEqualLengthsGivesEachRowWhatItGetsAlone) {
+  const Package package("dense.onnx", dense_manifest());
+  const Session session = package.open();
+  constexpr std::int64_t kCapacity = 16;
+  const std::vector<std::int64_t> a = some_tokens(12), b = {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 12, 11};
+  Sequence alone_a(session), alone_b(session);
+  const std::vector<std::size_t> parts = {9, 1, 1, 1};
+  const Rows expected_a = logits_of(alone_a, a, parts), expected_b = logits_of(alone_b, b, parts);
+  std::vector<std::vector<float>> memory;
+  std::vector<StateBinding> states;
+  for (const StateInfo& state : session.graph().states) {
+    const Shape shape = state_shape(state, {.batch = 2, .tokens = kCapacity});
+    memory.emplace_back(static_cast<std::size_t>(element_count(shape).value()));
+    const TensorRef tensor{DType::f32, shape, memory.back().data(), memory.back().size() * sizeof(float)};
+    states.push_back({tensor, tensor});
+  }
+  std::int64_t past = 0;
+  for (const std::size_t size : parts) {
+    const std::int64_t count = static_cast<std::int64_t>(size);
+    std::vector<std::int64_t> ids(a.begin() + past, a.begin() + past + count);
+    ids.insert(ids.end(), b.begin() + past, b.begin() + past + count);
+    std::vector<float> logits(2 * size * kVocab);
+    run_step(session,
+             DenseStep{.batch = 2,
+                       .past_length = past,
+                       .input_ids = ids,
+                       .states = states,
+                       .logits = {DType::f32, {2, count, kVocab}, logits.data(), logits.size() * sizeof(float)}});
+    for (std::size_t t = 0; t < size; ++t) {
+      const auto row = [&](std::size_t index) {
+        const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(index * kVocab);
+        return std::vector<float>(begin, begin + kVocab);
+      };
+      expect_near({expected_a[static_cast<std::size_t>(past) + t]}, {row(t)}, kTolerance);
+      expect_near({expected_b[static_cast<std::size_t>(past) + t]}, {row(size + t)}, kTolerance);
+    }
+    past += count;
+  }
+}
+
 TEST(PackedStep, ARaggedBatchGivesEachRowWhatItGetsAlone) {
   const Package package("packed.onnx", packed_manifest());
   const Session session = package.open();
