@@ -20,7 +20,7 @@ void normalise_group(const GatedRmsNormArgs& args, std::int64_t group) {
   for (std::int64_t i = 0; i < args.width; ++i) {
     const double z = to_f32(gate[i]);
     const double sigmoid = 1.0 / (1.0 + std::exp(-z));
-    const double activated = args.activation == GateActivation::silu ? z * sigmoid : sigmoid;
+    const double activated = args.activation == NormGate::silu ? z * sigmoid : sigmoid;
     y[i] = from_f32<T>(static_cast<float>(double{to_f32(x[i])} * inverse * double{to_f32(scale[i])} * activated));
   }
 }

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-enum class GateActivation : std::uint8_t { silu, sigmoid };
+enum class NormGate : std::uint8_t { silu, sigmoid };
 
 struct GatedRmsNormArgs {
   std::int64_t groups = 0;  // tokens * heads
@@ -20,7 +20,7 @@ struct GatedRmsNormArgs {
   const void* scale = nullptr;  // [width], as stored (no + 1)
   const void* gate = nullptr;   // [groups, width]
   float epsilon = 1e-5f;
-  GateActivation activation = GateActivation::silu;
+  NormGate activation = NormGate::silu;
 
   void* output = nullptr;  // [groups, width]; may be input or gate
 };

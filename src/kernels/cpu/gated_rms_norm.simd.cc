@@ -23,7 +23,7 @@ float sum_of_squares(const T* x, std::int64_t width) {
   return sum_lanes(hn::Add(even, odd));
 }
 
-template <typename T, GateActivation kActivation>
+template <typename T, NormGate kActivation>
 void normalise_group(const GatedRmsNormArgs& args, std::int64_t group) {
   const T* x = static_cast<const T*>(args.input) + group * args.width;
   const T* gate = static_cast<const T*>(args.gate) + group * args.width;
@@ -34,7 +34,7 @@ void normalise_group(const GatedRmsNormArgs& args, std::int64_t group) {
   for (std::int64_t i = 0; i < args.width; i += kLanes) {
     const std::int64_t left = args.width - i;
     const Floats z = load_up_to(gate + i, left);
-    const Floats activated = kActivation == GateActivation::silu ? silu(z) : sigmoid(z);
+    const Floats activated = kActivation == NormGate::silu ? silu(z) : sigmoid(z);
     const Floats normal = hn::Mul(hn::Mul(load_up_to(x + i, left), inverse), load_up_to(scale + i, left));
     store_up_to(hn::Mul(normal, activated), y + i, left);
   }
@@ -45,10 +45,10 @@ void normalise_group(const GatedRmsNormArgs& args, std::int64_t group) {
 void gated_rms_norm_groups(const GatedRmsNormArgs& args, std::int64_t begin, std::int64_t end) noexcept {
   with_float_type(args.type, [&](auto type) {
     using T = decltype(type);
-    const bool silu_gate = args.activation == GateActivation::silu;
+    const bool silu_gate = args.activation == NormGate::silu;
     for (std::int64_t group = begin; group < end; ++group) {
-      silu_gate ? normalise_group<T, GateActivation::silu>(args, group)
-                : normalise_group<T, GateActivation::sigmoid>(args, group);
+      silu_gate ? normalise_group<T, NormGate::silu>(args, group)
+                : normalise_group<T, NormGate::sigmoid>(args, group);
     }
   });
 }

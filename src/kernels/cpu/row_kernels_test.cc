@@ -30,7 +30,7 @@ struct Norm {
         scale(TestTensor::random(type, width, 2, 0.3f, 1)),
         gate(TestTensor::random(type, groups * width, 3, 2)) {}
 
-  TestTensor run(Level level, Executor& executor, GateActivation activation = GateActivation::silu) {
+  TestTensor run(Level level, Executor& executor, NormGate activation = NormGate::silu) {
     TestTensor y(x.type(), x.size(), 99);
     GatedRmsNormArgs args;
     args.groups = groups;
@@ -61,7 +61,7 @@ TEST(GatedRmsNorm, EveryLevelAgreesWithTheSpecification) {
   SerialExecutor serial;
   for (const DType type : kFloatTypes) {
     for (const std::int64_t width : {1, 4, 31, 64, 128, 200}) {
-      for (const GateActivation activation : {GateActivation::silu, GateActivation::sigmoid}) {
+      for (const NormGate activation : {NormGate::silu, NormGate::sigmoid}) {
         Norm norm(type, 9, width);
         const TestTensor expected = norm.run(Level::scalar, serial, activation);
         for (const Level level : supported_levels()) {
