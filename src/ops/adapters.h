@@ -13,6 +13,7 @@ void add_gated_delta_net(const OrtApi& api, Level level, std::vector<CustomOp>& 
 void add_varlen_linear_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 void add_varlen_causal_conv(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 void add_paged_attention(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
+void add_gated_rms_norm(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 void add_linear(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 void add_moe(const OrtApi& api, Level level, std::vector<CustomOp>& ops);
 

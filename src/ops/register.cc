@@ -34,6 +34,7 @@ std::vector<CustomOp> microsoft_ops(const OrtApi& api, Level level) {
   add_varlen_linear_attention(api, level, ops);
   add_varlen_causal_conv(api, level, ops);
   add_paged_attention(api, level, ops);
+  add_gated_rms_norm(api, level, ops);
   return ops;
 }
 

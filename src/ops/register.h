@@ -6,8 +6,8 @@
 
 namespace sluice::ops {
 
-// Adds the domains com.microsoft (GatedDeltaNet, VarlenLinearAttention, VarlenCausalConvWithState, PagedAttention) and
-// sluice (Linear, MoE) to the options of a session yet to be created. All its kernels run at `level`, which must be
+// Adds the domains com.microsoft (GatedDeltaNet, VarlenLinearAttention, VarlenCausalConvWithState, PagedAttention,
+// GatedRMSNorm) and sluice (Linear, MoE) to the options of a session yet to be created. All its kernels run at `level`, which must be
 // supported here. Returns null, or a status the caller releases. `base` is the runtime's, of version 1.21 or later.
 OrtStatus* register_custom_ops(OrtSessionOptions* options, const OrtApiBase* base, Level level) noexcept;
 

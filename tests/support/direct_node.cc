@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/validate_gated_delta_net.h"
+#include "ops/validate_gated_rms_norm.h"
 #include "ops/validate_linear.h"
 #include "ops/validate_paged_attention.h"
 #include "ops/validate_varlen_causal_conv.h"
@@ -48,6 +49,7 @@ class DirectRun {
         {"VarlenLinearAttention", &DirectRun::varlen_linear_attention},
         {"VarlenCausalConvWithState", &DirectRun::causal_conv},
         {"PagedAttention", &DirectRun::paged_attention},
+        {"GatedRMSNorm", &DirectRun::gated_rms_norm},
         {"Linear", &DirectRun::linear},
         {"MoE", &DirectRun::moe}};
     try {
@@ -139,6 +141,14 @@ class DirectRun {
     args.key_cache_in = in.key_cache.data;
     args.value_cache_in = in.value_cache.data;
     sluice::paged_attention(level_, args, scratch(paged_attention_scratch_bytes(args)), executor_);
+    keep_outputs();
+  }
+
+  void gated_rms_norm() {
+    const Argument x = input(0);
+    GatedRmsNormArgs args = validate_gated_rms_norm(read_gated_rms_norm(attributes_), x, input(1), input(2));
+    args.output = output(0, args.type, x.shape);
+    sluice::gated_rms_norm(level_, args, executor_);
     keep_outputs();
   }
 

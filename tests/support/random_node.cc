@@ -191,6 +191,22 @@ NodeCase random_moe(Choices& choices) {
   return node;
 }
 
+NodeCase random_gated_rms_norm(Choices& choices) {
+  Draw draw(random_seed(choices));
+  const std::int64_t width = choices.integer(1, 40);
+  const DType dtype = random_dtype(choices);
+  Shape shape;
+  for (std::int64_t axis = choices.integer(0, 2); axis > 0; --axis) shape.push_back(choices.integer(0, 6));
+  shape.push_back(width * choices.integer(0, 4));
+  NodeCase node;
+  node.op = "GatedRMSNorm";
+  node.inputs = {cast(draw.tensor(shape, -2, 2), dtype), cast(draw.tensor({width}, 0.5f, 1.5f), dtype),
+                 cast(draw.tensor(shape, -4, 4), dtype)};
+  node.attributes = {{"activation", choices.one_of({"silu", "swish", "sigmoid"})}, {"epsilon", 1e-6f}};
+  node.outputs = {OutputSpec{dtype, shape.size()}};
+  return node;
+}
+
 // Elements that no shape or dtype forbids: numbers far away, or ones that mean something special.
 void corrupt_element(TestTensor& tensor, Choices& choices) {
   if (tensor.elements() == 0) return;
@@ -279,7 +295,7 @@ void corrupt_attribute(NodeCase& node, Choices& choices) {
 }  // namespace
 
 NodeCase random_node(Choices& choices) {
-  switch (choices.integer(0, 5)) {
+  switch (choices.integer(0, 6)) {
     case 0:
       return random_gated_delta_net(choices);
     case 1:
@@ -290,6 +306,8 @@ NodeCase random_node(Choices& choices) {
       return random_paged(choices);
     case 4:
       return random_linear(choices);
+    case 5:
+      return random_gated_rms_norm(choices);
     default:
       return random_moe(choices);
   }
