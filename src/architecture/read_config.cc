@@ -215,7 +215,12 @@ class ConfigReader {
     }
     const bool any = std::find(config_.moe_layers.begin(), config_.moe_layers.end(), true) != config_.moe_layers.end();
     const bool all = std::find(config_.moe_layers.begin(), config_.moe_layers.end(), false) == config_.moe_layers.end();
-    if (any) read_moe_sizes();
+    if (any) {
+      read_moe_sizes();
+    } else {  // say nothing without experts, and published dense configs carry some of them
+      keys.know({"mlp_only_layers", "decoder_sparse_step", "norm_topk_prob", "num_experts_per_tok",
+                 "moe_intermediate_size", "shared_expert_intermediate_size"});
+    }
     if (all) {
       keys.know({"intermediate_size"});
     } else {
@@ -350,13 +355,16 @@ class ConfigReader {
 
   void report_unknown() {
     for (ConfigKeys* keys : {&root_, &text()}) {
-      keys->know({"_name_or_path",
+      keys->know({"_attn_implementation",
+                  "_name_or_path",
                   "architectures",
                   "attention_dropout",
+                  "attn_implementation",
                   "chunk_size_feed_forward",
                   "dtype",
                   "hidden_dropout",
                   "id2label",
+                  "image_token_id",
                   "initializer_range",
                   "is_decoder",
                   "is_encoder_decoder",
@@ -375,10 +383,12 @@ class ConfigReader {
                   "transformers_version",
                   "unsloth_fixed",
                   "unsloth_version",
-                  "use_cache"});
+                  "use_cache",
+                  "video_token_id",
+                  "vision_end_token_id",
+                  "vision_start_token_id"});
     }
     if (nested_) {
-      root_.know({"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"});
       for (const auto& [key, value] : root_.unknown()) {
         config_.notices.push_back(
             fmt::format("{} ({}) stands beside text_config and is ignored", root_.path(key), shown(*value)));

@@ -385,6 +385,8 @@ TEST(ReadConfig, WarnsByNameOfKeysNobodyKnows) {
                                   .with("initializer_range", "0.02")
                                   .with("attention_dropout", "0.0")
                                   .with("mamba_ssm_dtype", "\"float32\"")
+                                  .with("mlp_only_layers", "[]")
+                                  .with("image_token_id", "248056")
                                   .with("mtp_num_hidden_layers", "1")
                                   .with("mtp_use_dedicated_embeddings", "false");
   EXPECT_THAT(harmless.read().notices, IsEmpty());
