@@ -63,10 +63,11 @@ class ItemRun {
  private:
   void run_piece(Index begin, Index count) {
     begin_ = begin;
+    may_chunk_ = count >= kGatedDeltaNetMinChunk && captured_ == 0 && work_.panels != nullptr;
     const bool unit_keys = load_keys(begin, count);
     load_queries(begin, count);
     const bool stable = args_.qk_l2_norm || !has_delta(args_.rule) || unit_keys;
-    const bool chunkable = count >= kGatedDeltaNetMinChunk && captured_ == 0 && work_.panels != nullptr && stable;
+    const bool chunkable = may_chunk_ && stable;
     bool prepared = false;
     for (Index h = 0; h < item_.heads; ++h) {
       const Index head = item_.head + h;
@@ -128,7 +129,7 @@ class ItemRun {
 
   // Rows behind a short piece are zero, so that the blocks which reach beyond it compute with ordinary numbers.
   void clear_behind(float* rows, Index count, Index stride) const {
-    if (work_.panels == nullptr) return;                                   // no piece of this call is chunked
+    if (!may_chunk_) return;
     if (count == kGatedDeltaNetChunk && begin_ != segment_.begin) return;  // as the piece before left it
     for (Index i = count * stride; i < work_.cap * stride; i += kLanes) hn::StoreU(hn::Zero(kF32), kF32, rows + i);
   }
@@ -217,6 +218,7 @@ class ItemRun {
   gdn::Segment segment_;
   Index key_head_ = 0;
   Index begin_ = 0;  // of the piece at hand
+  bool may_chunk_ = false;
   Index captured_ = 0;
   HeadState states_[gdn::kMaxHeadsPerItem];
 };

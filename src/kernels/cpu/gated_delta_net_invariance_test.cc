@@ -41,7 +41,7 @@ Options random_options(std::mt19937& random) {
   o.lengths.clear();
   const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 24);
   for (std::int64_t row = 0; row < rows; ++row) {
-    o.lengths.push_back(pick(0, 1, 1, 1, 2, 15, 16, 17, 63, 64, 65, 100, 130));
+    o.lengths.push_back(pick(0, 1, 1, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 100, 130));
   }
   o.q_heads = o.k_heads = pick(1, 2, 3);
   o.v_heads = o.k_heads * pick(1, 2, 3);

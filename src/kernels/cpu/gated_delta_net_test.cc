@@ -54,7 +54,8 @@ TEST(GatedDeltaNet, EveryRuleAndActivationFollowsTheSpecification) {
 }
 
 TEST(GatedDeltaNet, EveryLengthFollowsTheSpecification) {
-  for (const std::int64_t length : {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 80, 127, 130, 321}) {
+  for (const std::int64_t length :
+       {0, 1, 2, 3, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 80, 127, 130, 321}) {
     Options o;
     o.lengths = {length};
     expect_levels_follow_specification(o);
