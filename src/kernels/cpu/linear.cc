@@ -61,7 +61,7 @@ void linear_block(Level level, const LinearBlock& block) noexcept {
 LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
   // Few rows: the weight streams from memory, and an item is about 64 KB of it. Many: a block of K of the item's rows, at
   // most 192 x 512 f32, stays in the second-level cache while the outputs pass over it, as many as are worth its reading.
-  constexpr std::int64_t kFewRows = 12;
+  constexpr std::int64_t kFewRows = 18;
   constexpr std::int64_t kItemBytes = 64 << 10;
   constexpr std::int64_t kCacheFloats = 64 << 10;
   constexpr std::int64_t kMost = 192;  // outputs and rows

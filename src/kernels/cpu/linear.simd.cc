@@ -25,7 +25,7 @@ constexpr std::int64_t kBlock = 512;  // elements of K between two reductions of
 constexpr bool kWide = kVector == 16;
 constexpr int kOuts = kWide ? 8 : 4;             // of a tile over the strip
 constexpr int kRows = kWide ? 6 : 3;             // of any tile, at most
-constexpr std::int64_t kDirectRows = 2 * kRows;  // up to here the weight is widened in registers
+constexpr std::int64_t kDirectRows = 3 * kRows;  // up to here the weight is widened in registers
 
 // Eight elements of K from memory, for each output of a vector.
 template <typename T>
@@ -176,10 +176,16 @@ HWY_INLINE std::int64_t block_count(std::int64_t depth, std::int64_t k) {
   return depth - k < kBlock ? depth - k : kBlock;
 }
 
-// One block of K of R rows of x against some rows of a weight, widened in registers. `ahead`: elements from here to the
-// weight that is read next, to be prefetched.
-template <typename T, int R, int P, bool kPaired>
-HWY_NOINLINE void direct_tile(const Operands<T, R>& o, std::int64_t ahead, const Target& target) {
+// What a tile fetches while it runs: some rows of the weight where it is read next.
+template <typename T>
+struct Next {
+  const T* w;           // the first of them
+  std::int64_t stride;  // elements from row to row
+};
+
+// One block of K of R rows of x against some rows of a weight, widened in registers, fetching kFetch rows of `next`.
+template <typename T, int R, int P, bool kPaired, int kFetch>
+HWY_NOINLINE void direct_tile(const Operands<T, R>& o, const Next<T>& next, const Target& target) {
   using Sums = Tile<R, P, kPaired>;
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   Sums tile;
@@ -192,7 +198,7 @@ HWY_NOINLINE void direct_tile(const Operands<T, R>& o, std::int64_t ahead, const
   };
   for (; k + kLine <= o.count; k += kLine) {
 #pragma GCC unroll 8
-    for (int n = 0; n < Sums::kTileOuts; ++n) __builtin_prefetch(o.w + n * o.stride + k + ahead);
+    for (int n = 0; n < kFetch; ++n) __builtin_prefetch(next.w + n * next.stride + k);
 #pragma GCC unroll 4
     for (std::int64_t i = k; i < k + kLine; i += kLanes) whole_step(i);
   }
@@ -218,32 +224,43 @@ HWY_INLINE Target target_of(const LinearBlock& block, const Place& at, std::int6
   return {block.y + m * block.y_stride + at.out, block.y_stride, at.k == 0};
 }
 
-template <typename T, int R, int P, bool kPaired>
-HWY_INLINE void direct_rows(const LinearBlock& block, const Place& at, std::int64_t m) {
+// Rows [m, m + R), which are group `group` of kGroups that run over the same weights: each fetches its share of the next.
+template <typename T, int R, int P, bool kPaired, int kGroups = 1>
+HWY_INLINE void direct_rows(const LinearBlock& block, const Place& at, std::int64_t m, std::int64_t group = 0) {
+  constexpr int kTileOuts = Tile<R, P, kPaired>::kTileOuts;
+  constexpr int kFetch = (kTileOuts + kGroups - 1) / kGroups;
   const std::int64_t depth = block.weight.cols;
   Operands<T, R> o;
   for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + at.k;
   o.w = reinterpret_cast<const T*>(block.weight.bytes) + at.out * depth + at.k;
   o.stride = depth;
   o.count = block_count(depth, at.k);
-  const std::int64_t ahead = at.k + kBlock < depth ? kBlock : Tile<R, P, kPaired>::kTileOuts * depth - at.k;
-  direct_tile<T, R, P, kPaired>(o, ahead, target_of(block, at, m));
+  const std::int64_t ahead = at.k + kBlock < depth ? kBlock : kTileOuts * depth - at.k;
+  const Next<T> next{o.w + ahead + group * kFetch * depth, depth};
+  direct_tile<T, R, P, kPaired, kFetch>(o, next, target_of(block, at, m));
 }
 
-// Four vectors of outputs by all rows of x, in as few tiles as can be, of like size.
-template <typename T>
-HWY_INLINE void direct_group(const LinearBlock& block, const Place& at) {
-  for (std::int64_t m = 0; m < block.rows;) {
-    const std::int64_t tiles = (block.rows - m + kRows - 1) / kRows;
-    const std::int64_t now = (block.rows - m + tiles - 1) / tiles;
+// Four vectors of outputs by all rows of x, in kGroups tiles of like size.
+template <typename T, int kGroups>
+HWY_INLINE void direct_groups(const LinearBlock& block, const Place& at) {
+  std::int64_t m = 0;
+  for (std::int64_t group = 0; group < kGroups; ++group) {
+    const std::int64_t left = kGroups - group;
+    const std::int64_t now = (block.rows - m + left - 1) / left;
     if constexpr (kRows == 6) {
-      if (now == 6) direct_rows<T, 6, 4, true>(block, at, m);
-      if (now == 5) direct_rows<T, 5, 4, true>(block, at, m);
-      if (now == 4) direct_rows<T, 4, 4, true>(block, at, m);
+      if (now == 6) direct_rows<T, 6, 4, true, kGroups>(block, at, m, group);
+      if (now == 5) direct_rows<T, 5, 4, true, kGroups>(block, at, m, group);
+      if (now == 4) direct_rows<T, 4, 4, true, kGroups>(block, at, m, group);
     }
-    if (now == 3) direct_rows<T, 3, 4, true>(block, at, m);
-    if (now == 2) direct_rows<T, 2, 4, true>(block, at, m);
-    if (now == 1) direct_rows<T, 1, 4, true>(block, at, m);
+    if constexpr (kRows == 3 || kGroups < 3) {
+      if (now == 3) direct_rows<T, 3, 4, true, kGroups>(block, at, m, group);
+    }
+    if constexpr (kRows == 3 || kGroups == 1) {
+      if (now == 2) direct_rows<T, 2, 4, true, kGroups>(block, at, m, group);
+    }
+    if constexpr (kGroups == 1) {
+      if (now == 1) direct_rows<T, 1, 4, true, kGroups>(block, at, m, group);
+    }
     m += now;
   }
 }
@@ -258,20 +275,32 @@ void direct_output(const LinearBlock& block, std::int64_t out) {
   }
 }
 
+template <typename T, int kGroups>
+void direct_strips(const LinearBlock& block, std::int64_t first, std::int64_t end) {
+  for (std::int64_t n = first; n < end; n += kOuts) {
+    for (std::int64_t k = 0; k < block.weight.cols; k += kBlock) direct_groups<T, kGroups>(block, {n, k});
+  }
+}
+
 // All outputs, the weight widened in registers. One row of x takes eight outputs at a time whatever the vector.
 template <typename T>
 void direct_outputs(const LinearBlock& block) {
   const std::int64_t depth = block.weight.cols;
+  const std::int64_t whole = block.weight.rows / kOuts * kOuts;
   std::int64_t n = 0;
   if constexpr (!kWide) {
-    for (; block.rows == 1 && n + 8 <= block.weight.rows; n += 8) {
+    for (; block.rows == 1 && n + 8 <= whole; n += 8) {
       for (std::int64_t k = 0; k < depth; k += kBlock) direct_rows<T, 1, 8, true>(block, {n, k}, 0);
     }
   }
-  for (; n + kOuts <= block.weight.rows; n += kOuts) {
-    for (std::int64_t k = 0; k < depth; k += kBlock) direct_group<T>(block, {n, k});
+  if (block.rows <= kRows) {
+    direct_strips<T, 1>(block, n, whole);
+  } else if (block.rows <= 2 * kRows) {
+    direct_strips<T, 2>(block, n, whole);
+  } else {
+    direct_strips<T, 3>(block, n, whole);
   }
-  for (; n < block.weight.rows; ++n) direct_output<T>(block, n);
+  for (n = whole; n < block.weight.rows; ++n) direct_output<T>(block, n);
 }
 
 // A strip of kOuts weight rows by one block of K, widened: [step][vector] f32, zero-padded to whole steps.
@@ -299,18 +328,21 @@ HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
 // A part of the strip of weights that comes next, fetched into the second-level cache while a tile runs, a little a step.
 struct Ahead {
   const std::byte* weight;
-  std::int64_t stride;  // bytes of it every step
+  std::int64_t step;    // bytes of it every step
+  std::int64_t stride;  // bytes from one row of it to the next
 };
 
-template <int R>
+// Fetches a part of kFetch rows.
+template <int R, int kFetch>
 HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Target& target) {
   Tile<R, 4, true> tile;
   clear(tile);
   std::int64_t k = 0;
   const float* w = o.w;
   for (; k + kLanes <= o.count; k += kLanes, w += 4 * kVector) {
-    __builtin_prefetch(ahead.weight, 0, 2);
-    ahead.weight += ahead.stride;
+#pragma GCC unroll 4
+    for (int n = 0; n < kFetch; ++n) __builtin_prefetch(ahead.weight + n * ahead.stride, 0, 2);
+    ahead.weight += ahead.step;
     step(
         tile, [&](int r) HWY_ATTR { return spread(o.x[r] + k); },
         [&](int p) HWY_ATTR { return hn::Load(kF32, w + p * kVector); });
@@ -333,7 +365,7 @@ HWY_INLINE void fetch_x(const Operands<float, R>& o, std::int64_t turn) {
   }
 }
 
-template <int R>
+template <int R, int kFetch>
 HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64_t m, const Strip& strip,
                            const Ahead& ahead) {
   Operands<float, R> o;
@@ -342,10 +374,10 @@ HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64
   o.stride = 0;
   o.count = block_count(block.weight.cols, at.k);
   if (at.out < kOuts * (kBlock / 32) && at.k + kBlock < block.weight.cols) fetch_x(o, at.out / kOuts);
-  strip_tile<R>(o, ahead, target_of(block, at, m));
+  strip_tile<R, kFetch>(o, ahead, target_of(block, at, m));
 }
 
-// Shares the rows of the strip at `next` out among the tiles that run over this one, each a part of a row.
+// Shares the rows of the strip at `next` out among the tiles that run over this one: parts of a row, or whole rows.
 class Fetcher {
  public:
   HWY_INLINE Fetcher(const LinearBlock& block, const Place& next, std::int64_t element_bytes, std::int64_t tiles)
@@ -354,12 +386,13 @@ class Fetcher {
         bytes_(block_count(block.weight.cols, next.k) * element_bytes) {
     for (; parts_ * 2 * kOuts <= tiles; parts_ *= 2) bytes_ /= 2;
   }
-  HWY_INLINE Ahead share() {
-    const Ahead now{row_ + part_ * bytes_, rows_ > 0 ? bytes_ * kLanes / kBlock : 0};
+  // A part of each of `rows` rows.
+  HWY_INLINE Ahead share(std::int64_t rows) {
+    const Ahead now{row_ + part_ * bytes_, rows_ > 0 ? bytes_ * kLanes / kBlock : 0, stride_};
     if (++part_ == parts_) {
       part_ = 0;
-      --rows_;
-      row_ += stride_;
+      rows_ -= rows;
+      row_ += rows * stride_;
     }
     return now;
   }
@@ -382,12 +415,18 @@ HWY_INLINE void strip_group(const LinearBlock& block, const Place& at, const Pla
   o.count = block_count(depth, at.k);
   Strip strip;
   widen_strip(o, strip);
-  Fetcher fetcher(block, next, static_cast<std::int64_t>(sizeof(T)), block.rows / kRows);
+  const std::int64_t tiles = block.rows / kRows;
+  Fetcher fetcher(block, next, static_cast<std::int64_t>(sizeof(T)), tiles);
   std::int64_t m = 0;
-  for (; m + kRows <= block.rows; m += kRows) strip_rows<kRows>(block, at, m, strip, fetcher.share());
-  const Ahead none{reinterpret_cast<const std::byte*>(strip.w), 0};
-  for (; m + 2 <= block.rows; m += 2) strip_rows<2>(block, at, m, strip, none);
-  for (; m < block.rows; ++m) strip_rows<1>(block, at, m, strip, none);
+  for (; m + kRows <= block.rows; m += kRows) {
+    if (tiles < kOuts) {
+      strip_rows<kRows, 3>(block, at, m, strip, fetcher.share(3));
+    } else {
+      strip_rows<kRows, 1>(block, at, m, strip, fetcher.share(1));
+    }
+  }
+  for (; m + 2 <= block.rows; m += 2) strip_rows<2, 0>(block, at, m, strip, {});
+  for (; m < block.rows; ++m) strip_rows<1, 0>(block, at, m, strip, {});
 }
 
 // All outputs, the weight widened strip by strip. Blocks of K are outermost, so that x's stays in the second-level cache.
