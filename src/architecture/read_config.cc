@@ -58,7 +58,7 @@ class ConfigReader {
 
   void refuse_quantized() {
     for (ConfigKeys* keys : {&root_, &text()}) {
-      for (const std::string_view key : {"quantization_config", "compression_config"}) {
+      for (const std::string_view key : {"quantization_config", "compression_config", "quantization"}) {
         const Json* value = keys->find(key);
         if (value == nullptr || (value->is_object() && value->as_object("").empty())) continue;
         const Json* method = value->find("quant_method");

@@ -312,6 +312,8 @@ TEST(ReadConfig, RefusesQuantisedCheckpointsByName) {
   EXPECT_THAT(error_of(wrapped(dense_config().with("quantization_config", quantized), "qwen3_5")),
               HasSubstr("text_config: quantization_config"));
   EXPECT_THAT(error_of(dense_config().with("compression_config", quantized)), HasSubstr("compression_config"));
+  EXPECT_THAT(error_of(wrapped(dense_config(), "qwen3_5").with("quantization", R"({"group_size":64,"bits":4})")),
+              HasSubstr("config.json: quantization"));
   EXPECT_THAT(dense_config().with("quantization_config", "null").read().notices, IsEmpty());
 }
 
