@@ -131,13 +131,14 @@ struct Peer::State {
   }
 };
 
-Peer::Peer(const PeerNode& node, int threads) : state_(std::make_unique<State>()) {
+Peer::Peer(const PeerNode& node, int threads, const std::string& library) : state_(std::make_unique<State>()) {
   state_->node = node;
   const std::string model = one_node_model(node);
   Ort::SessionOptions options;
   options.SetIntraOpNumThreads(threads);
   options.SetInterOpNumThreads(1);
   try {
+    if (!library.empty()) options.RegisterCustomOpsLibrary(library.c_str());
     state_->session = Ort::Session(state_->env, model.data(), model.size(), options);
     state_->binding = Ort::IoBinding(state_->session);
     for (const PeerTensor& t : node.inputs) {

@@ -37,8 +37,9 @@ std::string one_node_model(const PeerNode& node);
 
 class Peer {
  public:
-  // Throws sluice::Error with the runtime's message when the model does not load.
-  Peer(const PeerNode& node, int threads);
+  // `library` is a custom operator library to register first; empty: none. Throws sluice::Error with the runtime's
+  // message when the model does not load.
+  Peer(const PeerNode& node, int threads, const std::string& library = {});
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
