@@ -85,7 +85,7 @@ CallPlan plan_rows(const PagedAttentionArgs& args, Each each) noexcept {
       plan.work +=
           static_cast<double>(last - begin + 1) * static_cast<double>(row.tokens * shape.query_heads * shape.head_dim);
       if (is_split(row, plan.tile_tokens)) {
-        plan.split_items += row.segments * shape.kv_heads;
+        plan.split_items += row.segments;
         plan.partials += row.segments * row.tokens * shape.query_heads;
         plan.queries += row.tokens * shape.query_heads;
       } else {
@@ -147,10 +147,8 @@ Slot carve_slot(Carver& carver, const PagedAttentionArgs& args, const CallPlan& 
   const std::int64_t rows = plan.tile_tokens * (shape.query_heads / shape.kv_heads);
   Slot slot;
   slot.work.scores = carver.take<float>(rows * kSpan);
-  if (args.cache_type != DType::f32 || width != shape.head_dim) {
-    slot.work.keys = carver.take<float>(kSpan * width);
-    slot.work.values = carver.take<float>(kSpan * width);
-  }
+  slot.work.keys = carver.take<float>(kSpan * width);
+  slot.work.values = carver.take<float>(kSpan * width);
   if (plan.tiles == 0) return slot;
   slot.angles = carver.take<float>(angle_floats(shape));
   slot.work.queries = carver.take<float>(rows * width);
@@ -221,7 +219,7 @@ class Call {
   }
 
   AttentionTile split_tile(const RowPlan& row, std::int64_t b, std::int64_t kv_head) const noexcept {
-    return {b, kv_head, row.first_token, row.first_position, row.tokens, row.tokens * group_};
+    return {b, kv_head, row.first_token, row.first_position, row.tokens, row.tokens * group_, 1};
   }
 
   float* split_queries(const RowPlan& row, std::int64_t kv_head) const noexcept {
@@ -231,7 +229,8 @@ class Call {
   PartialSoftmax split_partial(const RowPlan& row, std::int64_t kv_head, std::int64_t segment) const noexcept {
     const std::int64_t rows = row.tokens * group_;
     const std::int64_t at = row.partials_before + (kv_head * row.segments + segment) * rows;
-    return {buffers_.partials.sums + at * width_, buffers_.partials.max + at, buffers_.partials.weight + at};
+    return {buffers_.partials.sums + at * width_, buffers_.partials.max + at, buffers_.partials.weight + at,
+            row.segments * rows};
   }
 
   void work_slot(std::int64_t index) noexcept {
@@ -262,8 +261,9 @@ class Call {
     // The last tiles see the most positions: they come first, so that none of them is left to one thread at the end.
     const std::int64_t skipped = (tiles - 1 - inside / shape_.kv_heads) * plan_.tile_tokens;
     const std::int64_t tokens = std::min(plan_.tile_tokens, row.tokens - skipped);
-    const AttentionTile tile{b,      inside % shape_.kv_heads, row.first_token + skipped, row.first_position + skipped,
-                             tokens, tokens * group_};
+    const AttentionTile tile{
+        b, inside % shape_.kv_heads, row.first_token + skipped, row.first_position + skipped, tokens, tokens * group_,
+        1};
     do_.prepare_queries(args_, tile, slot.work.queries, slot.angles);
     const std::int64_t first = first_visible(tile.first_position, args_.window) / kSegment;
     const std::int64_t last = (tile.first_position + tile.tokens - 1) / kSegment;
@@ -278,12 +278,12 @@ class Call {
   void attend_split(std::int64_t item, const Slot& slot) noexcept {
     const std::int64_t b = row_of(item, &RowPlan::items_before);
     const RowPlan& row = buffers_.rows[b];
-    const std::int64_t segment = (item - row.items_before) / shape_.kv_heads;
-    const std::int64_t kv_head = (item - row.items_before) % shape_.kv_heads;
+    const std::int64_t segment = item - row.items_before;
     TileWorkspace work = slot.work;
-    work.queries = split_queries(row, kv_head);
-    do_.attend_segment(args_, split_tile(row, b, kv_head), row.first_segment + segment, work,
-                       split_partial(row, kv_head, segment));
+    work.queries = split_queries(row, 0);
+    AttentionTile tile = split_tile(row, b, 0);
+    tile.kv_heads = shape_.kv_heads;
+    do_.attend_segment(args_, tile, row.first_segment + segment, work, split_partial(row, 0, segment));
   }
 
   void merge_split(const RowPlan& row, std::int64_t b, std::int64_t kv_head) noexcept {

@@ -11,9 +11,9 @@ namespace {
 constexpr bool kWide = kLanes == 16;
 constexpr std::int64_t kKeys = 4;                    // keys of a register tile of scores
 constexpr std::int64_t kScoreRows = kWide ? 6 : 3;   // its rows at most: with 32 or 16 registers
-constexpr std::int64_t kSumRows = 6;                 // rows of a register tile of weighted sums at most
-constexpr std::int64_t kSumVectors = kWide ? 4 : 2;  // its vectors along head_dim
-constexpr std::int64_t kNear = 16;                   // positions whose keys or values stay in the first-level cache
+constexpr std::int64_t kSumRows = kWide ? 6 : 4;     // rows of a register tile of weighted sums at most
+constexpr std::int64_t kSumVectors = kWide ? 4 : 3;  // its vectors along head_dim
+constexpr std::int64_t kNear = kWide ? 32 : 16;      // positions whose keys or values stay in the first-level cache
 constexpr std::int64_t kDirectRows = 16;             // tiles of at most so many rows read 16-bit caches in place
 constexpr float kMinusInfinity = -HUGE_VALF;
 
@@ -55,13 +55,19 @@ struct Context {
 
 // Where the rows of a span lie, by offset from its start.
 struct SpanRows {
-  const void* keys[kSpan];  // filled out to whole groups of kKeys
-  const void* values[kSpan];
+  const void* keys[kSpan];    // filled out to whole groups of kKeys
+  const void* values[kSpan];  // the same
 
   // Scores are made for groups of kKeys; those of positions that are not in the span are never looked at.
   void fill_groups(const Span& span) {
-    for (std::int64_t i = span.first_group(); i < span.begin; ++i) keys[i] = keys[span.begin];
-    for (std::int64_t i = span.end; i % kKeys != 0; ++i) keys[i] = keys[span.end - 1];
+    for (std::int64_t i = span.first_group(); i < span.begin; ++i) {
+      keys[i] = keys[span.begin];
+      values[i] = values[span.begin];
+    }
+    for (std::int64_t i = span.end; i % kKeys != 0; ++i) {
+      keys[i] = keys[span.end - 1];
+      values[i] = values[span.end - 1];
+    }
   }
 };
 
@@ -135,9 +141,23 @@ HWY_INLINE void store_four_sums(Floats a, Floats b, Floats c, Floats d, float* t
 }
 #endif
 
-// Scores of kRows rows against kKeys keys.
-template <typename K, int kRows>
-HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void* const* keys, float* scores) {
+// Keeps the compiler from loading a vector again for every use: with few registers it folds loads into the arithmetic.
+HWY_INLINE Floats in_register(Floats v) {
+  if constexpr (!kWide) asm("" : "+x"(v.raw));
+  return v;
+}
+
+// Asks for a line that will be read about half a span later. Spread over the arithmetic one or two at a time: a burst
+// of them would stall it.
+template <typename T>
+constexpr std::int64_t kLineOf = 64 / sizeof(T);
+
+HWY_INLINE void ask_for(const void* line) { __builtin_prefetch(line, 0, 2); }
+
+// Scores of kRows rows against kKeys keys; meanwhile asks for the first kAhead rows of `ahead`.
+template <typename K, int kRows, int kAhead>
+HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void* const* keys, const void* const* ahead,
+                           float* scores) {
   Floats sums[kRows][kKeys];
   const K* key[kKeys];
   for (std::int64_t n = 0; n < kKeys; ++n) key[n] = static_cast<const K*>(keys[n]);
@@ -147,8 +167,11 @@ HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void*
   for (std::int64_t i = 0; i < width; i += kLanes) {
     Floats q[kRows];
     for (int m = 0; m < kRows; ++m) q[m] = load(queries + m * width + i);
+    if (i % kLineOf<K> == 0) {
+      for (int n = 0; n < kAhead; ++n) ask_for(static_cast<const K*>(ahead[n]) + i);
+    }
     for (std::int64_t n = 0; n < kKeys; ++n) {
-      const Floats k = load(key[n] + i);
+      const Floats k = in_register(load(key[n] + i));
       for (int m = 0; m < kRows; ++m) sums[m][n] = hn::MulAdd(q[m], k, sums[m][n]);
     }
   }
@@ -157,22 +180,22 @@ HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void*
   }
 }
 
-template <typename K>
+template <typename K, int kAhead>
 HWY_INLINE void score_rows(std::int64_t rows, const float* queries, std::int64_t width, const void* const* keys,
-                           float* scores) {
+                           const void* const* ahead, float* scores) {
   switch (rows) {
     case 1:
-      return score_tile<K, 1>(queries, width, keys, scores);
+      return score_tile<K, 1, kAhead>(queries, width, keys, ahead, scores);
     case 2:
-      return score_tile<K, 2>(queries, width, keys, scores);
+      return score_tile<K, 2, kAhead>(queries, width, keys, ahead, scores);
     case 3:
-      return score_tile<K, 3>(queries, width, keys, scores);
+      return score_tile<K, 3, kAhead>(queries, width, keys, ahead, scores);
     case 4:
-      return score_tile<K, kWide ? 4 : 1>(queries, width, keys, scores);
+      return score_tile<K, kWide ? 4 : 1, kAhead>(queries, width, keys, ahead, scores);
     case 5:
-      return score_tile<K, kWide ? 5 : 1>(queries, width, keys, scores);
+      return score_tile<K, kWide ? 5 : 1, kAhead>(queries, width, keys, ahead, scores);
     default:
-      return score_tile<K, kWide ? 6 : 1>(queries, width, keys, scores);
+      return score_tile<K, kWide ? 6 : 1, kAhead>(queries, width, keys, ahead, scores);
   }
 }
 
@@ -183,15 +206,25 @@ HWY_INLINE std::int64_t block_rows(std::int64_t rows, std::int64_t row, std::int
   return (left + blocks - 1) / blocks;
 }
 
-template <typename K>
+// Where `kStream`, the values of the same positions are asked for on the way.
+template <typename K, bool kStream>
 void score_span(const Context& x, const Span& span, const SpanRows& rows) {
   for (std::int64_t near = span.first_group(); near < span.end; near += kNear) {
     const std::int64_t near_end = smaller(near + kNear, span.end);
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
       count = block_rows(x.tile.rows, row, kScoreRows);
+      const float* queries = x.work.queries + row * x.width;
+      float* scores = x.work.scores + row * kSpan;
       for (std::int64_t key = near; key < near_end; key += kKeys) {
-        score_rows<K>(count, x.work.queries + row * x.width, x.width, rows.keys + key,
-                      x.work.scores + row * kSpan + key);
+        const void* const* keys = rows.keys + key;
+        const void* const* values = rows.values + key;
+        if (!kStream || row > count) {
+          score_rows<K, 0>(count, queries, x.width, keys, nullptr, scores + key);
+        } else if (count == x.tile.rows) {
+          score_rows<K, kKeys>(count, queries, x.width, keys, values, scores + key);
+        } else {  // the first two blocks of rows ask for half of them each
+          score_rows<K, kKeys / 2>(count, queries, x.width, keys, values + (row > 0 ? kKeys / 2 : 0), scores + key);
+        }
       }
     }
   }
@@ -201,152 +234,209 @@ HWY_INLINE void scale_sums(float* sums, std::int64_t width, float factor) {
   for (std::int64_t i = 0; i < width; i += kLanes) store(hn::Mul(load(sums + i), all(factor)), sums + i);
 }
 
+HWY_INLINE float larger_number(float a, float b) { return a > b ? a : b; }
+
 HWY_INLINE float first_lane(Floats v) { return hn::GetLane(v); }
 
 HWY_INLINE float exp_of_difference(float x, float max) { return first_lane(exp_of_nonpositive(all(x - max))); }
 
-// Turns a row's scores into shares e^(s - max), zero where it sees nothing, and brings what it has summed to the new
-// max.
-HWY_INLINE void soften_row(const Context& x, std::int64_t row, Range visible) {
-  float* scores = x.work.scores + row * kSpan;
+HWY_INLINE void cap_scores(float* scores, float cap) {
+  for (std::int64_t i = 0; i < kSpan; i += kLanes) {
+    store(hn::Mul(all(cap), tanh(hn::Div(load(scores + i), all(cap)))), scores + i);
+  }
+}
+
+// Lanes whose offset is not in the range become -Inf.
+HWY_INLINE Floats only_visible(Floats s, std::int64_t offset, Range visible) {
   const IntTag words;
-  const auto begin = hn::Set(words, static_cast<std::int32_t>(visible.begin));
-  const auto end = hn::Set(words, static_cast<std::int32_t>(visible.end));
-  Floats top = all(kMinusInfinity);
-  for (std::int64_t i = 0; i < kSpan; i += kLanes) {
-    Floats s = load(scores + i);
-    if (x.args.softcap > 0.0f) s = hn::Mul(all(x.args.softcap), tanh(hn::Div(s, all(x.args.softcap))));
-    const auto offset = hn::Iota(words, static_cast<std::int32_t>(i));
-    const auto seen = hn::AndNot(hn::Lt(offset, begin), hn::Lt(offset, end));
-    s = hn::IfThenElse(hn::RebindMask(kFloats, seen), s, all(kMinusInfinity));
-    store(s, scores + i);
-    top = hn::Max(top, s);
+  const auto at = hn::Iota(words, static_cast<std::int32_t>(offset));
+  const auto seen = hn::AndNot(hn::Lt(at, hn::Set(words, static_cast<std::int32_t>(visible.begin))),
+                               hn::Lt(at, hn::Set(words, static_cast<std::int32_t>(visible.end))));
+  return hn::IfThenElse(hn::RebindMask(kFloats, seen), s, all(kMinusInfinity));
+}
+
+// Turns a row's scores into shares e^(s - max), zero where it sees nothing, and brings what it has summed to the new max.
+void soften_row(const Context& x, std::int64_t row, Range visible) {
+  constexpr int kVectors = static_cast<int>(kSpan / kLanes);
+  float* scores = x.work.scores + row * kSpan;
+  if (x.args.softcap > 0.0f) cap_scores(scores, x.args.softcap);
+  Floats s[kVectors];
+  for (int i = 0; i < kVectors; ++i) s[i] = load(scores + i * kLanes);
+  if (visible.begin > 0 || visible.end < kSpan) {
+    for (int i = 0; i < kVectors; ++i) s[i] = only_visible(s[i], i * kLanes, visible);
   }
+  Floats top = s[0];
+  for (int i = 1; i < kVectors; ++i) top = hn::Max(top, s[i]);
   const float old_max = x.out.max[row];
-  const float span_max = first_lane(hn::MaxOfLanes(kFloats, top));
-  const float max = span_max > old_max ? span_max : old_max;
+  const float max = larger_number(max_lane(top), old_max);
   Floats shares = zeros();
-  for (std::int64_t i = 0; i < kSpan; i += kLanes) {
-    const Floats share = exp_of_nonpositive(hn::Sub(load(scores + i), all(max)));
-    store(share, scores + i);
-    shares = hn::Add(shares, share);
+  for (int i = 0; i < kVectors; ++i) {
+    s[i] = exp_of_nonpositive(hn::Sub(s[i], all(max)));
+    store(s[i], scores + i * kLanes);
+    shares = hn::Add(shares, s[i]);
   }
-  float weight = sum_lanes(shares);
+  float weight = x.out.weight[row];
   if (max != old_max && old_max != kMinusInfinity) {
     const float factor = exp_of_difference(old_max, max);
     scale_sums(x.out.sums + row * x.width, x.width, factor);
-    x.out.weight[row] *= factor;
+    weight *= factor;
   }
   x.out.max[row] = max;
-  x.out.weight[row] += weight;
+  x.out.weight[row] = weight + sum_lanes(shares);
 }
 
-// sums[m][..] += share[m][j] * value[j][..] over a range of positions, kVectors vectors of head_dim wide.
-template <typename V, int kRows, int kVectors>
-HWY_INLINE void sum_tile(const float* shares, const void* const* values, Range range, std::int64_t first, float* sums,
-                         std::int64_t width) {
+// sums[m][..] += share[m][j] * value[j][..] over a range of positions, kVectors vectors of head_dim wide. Meanwhile asks
+// for the same stretch of the rows of `ahead`, where there is any.
+template <typename V, int kRows, int kVectors, bool kAhead>
+HWY_INLINE void sum_tile(const Context& x, std::int64_t row, const SpanRows& where, const void* const* ahead,
+                         Range range, std::int64_t first) {
+  const float* shares = x.work.scores + row * kSpan;
+  float* sums = x.out.sums + row * x.width + first;
   Floats s[kRows][kVectors];
   for (int m = 0; m < kRows; ++m) {
-    for (int n = 0; n < kVectors; ++n) s[m][n] = load(sums + m * width + first + n * kLanes);
+    for (int n = 0; n < kVectors; ++n) s[m][n] = load(sums + m * x.width + n * kLanes);
   }
   for (std::int64_t j = range.begin; j < range.end; ++j) {
-    const V* value = static_cast<const V*>(values[j]) + first;
+    const V* value = static_cast<const V*>(where.values[j]) + first;
     Floats v[kVectors];
     for (int n = 0; n < kVectors; ++n) v[n] = load(value + n * kLanes);
+    for (int n = 0; kAhead && n < kVectors * kLanes; n += kLineOf<V>)
+      ask_for(static_cast<const V*>(ahead[j]) + first + n);
     for (int m = 0; m < kRows; ++m) {
       const Floats share = all(shares[m * kSpan + j]);
       for (int n = 0; n < kVectors; ++n) s[m][n] = hn::MulAdd(share, v[n], s[m][n]);
     }
   }
   for (int m = 0; m < kRows; ++m) {
-    for (int n = 0; n < kVectors; ++n) store(s[m][n], sums + m * width + first + n * kLanes);
+    for (int n = 0; n < kVectors; ++n) store(s[m][n], sums + m * x.width + n * kLanes);
   }
 }
 
-template <typename V, int kRows>
-HWY_INLINE void sum_strips(const float* shares, const void* const* values, Range range, float* sums,
-                           std::int64_t width) {
+template <typename V, int kRows, bool kAhead>
+HWY_INLINE void sum_strips(const Context& x, std::int64_t row, const SpanRows& where, const void* const* ahead,
+                           Range range) {
   std::int64_t i = 0;
-  for (; i + kSumVectors * kLanes <= width; i += kSumVectors * kLanes) {
-    sum_tile<V, kRows, kSumVectors>(shares, values, range, i, sums, width);
+  for (; i + kSumVectors * kLanes <= x.width; i += kSumVectors * kLanes) {
+    sum_tile<V, kRows, kSumVectors, kAhead>(x, row, where, ahead, range, i);
   }
-  for (; i < width; i += kLanes) sum_tile<V, kRows, 1>(shares, values, range, i, sums, width);
+  for (; i < x.width; i += kLanes) sum_tile<V, kRows, 1, kAhead>(x, row, where, ahead, range, i);
 }
 
-template <typename V>
-void sum_rows(const Context& x, std::int64_t row, std::int64_t rows, const void* const* values, Range range) {
+template <typename V, bool kAhead>
+void sum_rows(const Context& x, std::int64_t row, std::int64_t rows, const SpanRows& where, const void* const* ahead,
+              Range range) {
   if (range.empty()) return;
-  const float* shares = x.work.scores + row * kSpan;
-  float* sums = x.out.sums + row * x.width;
   switch (rows) {
     case 1:
-      return sum_strips<V, 1>(shares, values, range, sums, x.width);
+      return sum_strips<V, 1, kAhead>(x, row, where, ahead, range);
     case 2:
-      return sum_strips<V, 2>(shares, values, range, sums, x.width);
+      return sum_strips<V, 2, kAhead>(x, row, where, ahead, range);
     case 3:
-      return sum_strips<V, 3>(shares, values, range, sums, x.width);
+      return sum_strips<V, 3, kAhead>(x, row, where, ahead, range);
     case 4:
-      return sum_strips<V, 4>(shares, values, range, sums, x.width);
+      return sum_strips<V, 4, kAhead>(x, row, where, ahead, range);
     case 5:
-      return sum_strips<V, 5>(shares, values, range, sums, x.width);
+      return sum_strips<V, 5, kAhead>(x, row, where, ahead, range);
     default:
-      return sum_strips<V, 6>(shares, values, range, sums, x.width);
+      return sum_strips<V, 6, kAhead>(x, row, where, ahead, range);
   }
 }
 
-// A block of rows over some positions of a span. Each row takes its own positions in ascending order, and no others:
-// the ones before and after those that all rows of the block see are added row by row.
+// A block of rows over some positions of a span. Each row takes its own positions in ascending order, and no others: the
+// ones before and after those that all rows of the block see are added row by row.
 template <typename V>
 void sum_block(const Context& x, const Span& span, Range near, std::int64_t row, std::int64_t rows,
-               const SpanRows& where) {
-  Range common = near;
-  for (std::int64_t r = row; r < row + rows; ++r) common = intersection(common, x.visible(span, r));
+               const SpanRows& where, const void* const* ahead) {
+  // Later rows see no less at the end and no more at the beginning.
+  const Range first = intersection(near, x.visible(span, row));
+  const Range last = intersection(near, x.visible(span, row + rows - 1));
+  Range common{last.begin, first.end};
   if (common.empty()) common = {near.end, near.end};
-  for (std::int64_t r = row; r < row + rows; ++r) {
+  const bool ragged = first.begin < common.begin || common.end < last.end;
+  for (std::int64_t r = row; ragged && r < row + rows; ++r) {
     const Range own = intersection(near, x.visible(span, r));
-    sum_rows<V>(x, r, 1, where.values, {own.begin, smaller(own.end, common.begin)});
+    sum_rows<V, false>(x, r, 1, where, nullptr, {own.begin, smaller(own.end, common.begin)});
   }
-  sum_rows<V>(x, row, rows, where.values, common);
-  for (std::int64_t r = row; r < row + rows; ++r) {
+  if (ahead) {
+    sum_rows<V, true>(x, row, rows, where, ahead, common);
+  } else {
+    sum_rows<V, false>(x, row, rows, where, nullptr, common);
+  }
+  for (std::int64_t r = row; ragged && r < row + rows; ++r) {
     const Range own = intersection(near, x.visible(span, r));
-    sum_rows<V>(x, r, 1, where.values, {larger(own.begin, common.end), own.end});
+    sum_rows<V, false>(x, r, 1, where, nullptr, {larger(own.begin, common.end), own.end});
   }
 }
 
+// `ahead`: the keys of the next span, asked for on the way, or null.
 template <typename V>
-void sum_span(const Context& x, const Span& span, const SpanRows& where) {
+void sum_span(const Context& x, const Span& span, const SpanRows& where, const void* const* ahead) {
   for (std::int64_t near = span.begin; near < span.end; near += kNear) {
     const Range range{near, smaller(near + kNear, span.end)};
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
       count = block_rows(x.tile.rows, row, kSumRows);
-      sum_block<V>(x, span, range, row, count, where);
+      sum_block<V>(x, span, range, row, count, where, row == 0 ? ahead : nullptr);
     }
   }
 }
 
-template <typename E>
-void attend_span(const Context& x, const Span& span, const SpanRows& rows) {
-  score_span<E>(x, span, rows);
+template <typename E, bool kStream>
+void attend_span(const Context& x, const Span& span, const SpanRows& rows, const void* const* ahead) {
+  score_span<E, kStream>(x, span, rows);
   for (std::int64_t row = 0; row < x.tile.rows; ++row) {
     const Range visible = x.visible(span, row);
     if (!visible.empty()) soften_row(x, row, visible);
   }
-  sum_span<E>(x, span, rows);
+  sum_span<E>(x, span, rows, ahead);
 }
 
+// Few rows: the caches stream past, so they are read in place, span by span with all kv heads of the item inside (their
+// rows lie side by side), and what comes next is asked for ahead of time.
 template <typename C>
-void attend_segment(const Context& x, Range positions) {
-  const bool in_place = x.width == x.args.shape.head_dim && (sizeof(C) == 4 || x.tile.rows <= kDirectRows);
+void stream_segment(const PagedAttentionArgs& args, const AttentionTile& tile, const TileWorkspace& work,
+                    const PartialSoftmax& out, Range positions) {
+  const std::int64_t width = padded(args.shape.head_dim);
+  const std::int64_t first = positions.begin / kSpan * kSpan;
+  const std::int64_t steps = (positions.end - first + kSpan - 1) / kSpan * tile.kv_heads;
+  AttentionTile head = tile;
+  TileWorkspace head_work = work;
+  PartialSoftmax head_out = out;
+  const Context x{args, head, head_work, head_out, args.shape.query_heads / args.shape.kv_heads, width};
+  const auto aim = [&](std::int64_t step) {
+    const std::int64_t h = step % tile.kv_heads;
+    head.kv_head = tile.kv_head + h;
+    head_work.queries = work.queries + h * tile.rows * width;
+    head_out.sums = out.sums + h * out.head_stride * width;
+    head_out.max = out.max + h * out.head_stride;
+    head_out.weight = out.weight + h * out.head_stride;
+    const std::int64_t start = first + step / tile.kv_heads * kSpan;
+    return Span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
+  };
+  SpanRows rows[2];
+  find_rows<C>(x, aim(0), rows[0]);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    SpanRows& next = rows[(step + 1) % 2];
+    const bool more = step + 1 < steps;
+    if (more) {
+      const Span span = aim(step + 1);
+      find_rows<C>(x, span, next);
+      for (std::int64_t j = 0; j < span.begin; ++j) next.keys[j] = next.keys[span.begin];
+      for (std::int64_t j = span.end; j < kSpan; ++j) next.keys[j] = next.keys[span.end - 1];
+    }
+    const Span span = aim(step);
+    attend_span<C, true>(x, span, rows[step % 2], more ? next.keys : nullptr);
+  }
+}
+
+// Many rows: arithmetic counts, and the span is best laid out densely as f32 once.
+template <typename C>
+void widen_segment(const Context& x, Range positions) {
   SpanRows rows;
   for (std::int64_t start = positions.begin / kSpan * kSpan; start < positions.end; start += kSpan) {
     const Span span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
     find_rows<C>(x, span, rows);
-    if (in_place) {
-      attend_span<C>(x, span, rows);
-    } else {
-      widen_rows<C>(x, span, rows);
-      attend_span<float>(x, span, rows);
-    }
+    widen_rows<C>(x, span, rows);
+    attend_span<float, false>(x, span, rows, nullptr);
   }
 }
 
@@ -356,16 +446,31 @@ std::int64_t group_of(const PagedAttentionShape& shape) { return shape.query_hea
 
 void paged_attend_segment(const PagedAttentionArgs& args, const AttentionTile& tile, std::int64_t segment,
                           const TileWorkspace& work, const PartialSoftmax& out) noexcept {
-  const Context x{args, tile, work, out, group_of(args.shape), padded(args.shape.head_dim)};
-  for (std::int64_t row = 0; row < tile.rows; ++row) {
-    out.max[row] = kMinusInfinity;
-    out.weight[row] = 0;
+  const std::int64_t width = padded(args.shape.head_dim);
+  for (std::int64_t h = 0; h < tile.kv_heads; ++h) {
+    for (std::int64_t row = h * out.head_stride; row < h * out.head_stride + tile.rows; ++row) {
+      out.max[row] = kMinusInfinity;
+      out.weight[row] = 0;
+    }
+    std::memset(out.sums + h * out.head_stride * width, 0, static_cast<std::size_t>(tile.rows * width) * sizeof(float));
   }
-  std::memset(out.sums, 0, static_cast<std::size_t>(tile.rows * x.width) * sizeof(float));
   const Range seen{first_visible(tile.first_position, args.window), tile.first_position + tile.tokens};
   const Range positions = intersection(seen, {segment * kSegment, (segment + 1) * kSegment});
   if (positions.empty()) return;
-  with_float_type(args.cache_type, [&](auto type) { attend_segment<decltype(type)>(x, positions); });
+  const bool in_place = width == args.shape.head_dim && tile.rows <= kDirectRows;
+  with_float_type(args.cache_type, [&](auto type) {
+    if (in_place) return stream_segment<decltype(type)>(args, tile, work, out, positions);
+    for (std::int64_t h = 0; h < tile.kv_heads; ++h) {
+      AttentionTile head = tile;
+      head.kv_head += h;
+      TileWorkspace head_work = work;
+      head_work.queries += h * tile.rows * width;
+      const PartialSoftmax head_out{out.sums + h * out.head_stride * width, out.max + h * out.head_stride,
+                                    out.weight + h * out.head_stride, 0};
+      const Context x{args, head, head_work, head_out, group_of(args.shape), width};
+      widen_segment<decltype(type)>(x, positions);
+    }
+  });
 }
 
 void paged_merge_segment(const PagedAttentionArgs& args, const AttentionTile& tile, const PartialSoftmax& into,

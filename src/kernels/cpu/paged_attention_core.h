@@ -42,14 +42,16 @@ struct AttentionTile {
   std::int64_t first_token = 0;     // among all tokens
   std::int64_t first_position = 0;  // of first_token
   std::int64_t tokens = 0;
-  std::int64_t rows = 0;  // tokens * group
+  std::int64_t rows = 0;      // tokens * group, of each kv head
+  std::int64_t kv_heads = 1;  // kv_head and so many after it, one tile each
 };
 
 // A softmax in progress: out = sums / weight, both relative to e^max.
 struct PartialSoftmax {
-  float* sums = nullptr;    // [rows, padded(head_dim)]
-  float* max = nullptr;     // [rows], -Inf where no position was visible
-  float* weight = nullptr;  // [rows]
+  float* sums = nullptr;         // [rows, padded(head_dim)]
+  float* max = nullptr;          // [rows], -Inf where no position was visible
+  float* weight = nullptr;       // [rows]
+  std::int64_t head_stride = 0;  // rows from one kv head to the next, where a tile has several
 };
 
 // Scratch of whoever works on a tile.

@@ -126,14 +126,27 @@ HWY_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? 
 HWY_INLINE Floats zeros() { return hn::Zero(kFloats); }
 HWY_INLINE Floats all(float x) { return hn::Set(kFloats, x); }
 
-// Sums lanes pairwise, halves first: one fixed tree.
+// Sums the lanes pairwise, halves first: one fixed tree.
 HWY_INLINE float sum_lanes(Floats v) {
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(v, kFloats, lanes);
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+#if HWY_TARGET == HWY_AVX2
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v.raw), _mm256_extractf128_ps(v.raw, 1));
+#else
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v.raw), _mm512_extractf32x8_ps(v.raw, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+#endif
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+HWY_INLINE float max_lane(Floats v) {
+#if HWY_TARGET == HWY_AVX2
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v.raw), _mm256_extractf128_ps(v.raw, 1));
+#else
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v.raw), _mm512_extractf32x8_ps(v.raw, 1));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+#endif
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 constexpr float kExpLowest = -87.33654f;  // below, e^x is not a normal float
