@@ -168,6 +168,7 @@ struct ExportJob::Impl {
   void write_small(const fs::path& stage, Manifest& manifest);
   void write_one(const fs::path& stage, const std::string& name, std::span<const std::byte> bytes, Manifest& manifest);
   void check_unchanged() const;
+  std::uint64_t written_bytes() const;
 
   ExportRequest request;
   ModelSource model;
@@ -213,9 +214,6 @@ ExportJob::Impl::Impl(ExportRequest given) : request(std::move(given)), model(op
                        1);
   planned.total_bytes = to_json(m).dump().size() + 1;
   for (const FileInfo& f : m.files) planned.total_bytes += f.bytes;
-  std::uint64_t shared = 0;
-  for (const MappedFile* linked : linked_files()) shared += linked->bytes().size();
-  check_free_space(request.output, planned.total_bytes - shared + kSpaceMargin);
 }
 
 Manifest ExportJob::Impl::describe() {
@@ -365,10 +363,18 @@ void ExportJob::Impl::check_unchanged() const {
   }
 }
 
+// What the file system must have room for: linked files take none.
+std::uint64_t ExportJob::Impl::written_bytes() const {
+  std::uint64_t bytes = planned.total_bytes;
+  for (const MappedFile* linked : linked_files()) bytes -= linked->bytes().size();
+  return bytes;
+}
+
 ExportReport ExportJob::Impl::run(Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   ExportReport report = planned;
   report.manifest.files.clear();
+  check_free_space(request.output, written_bytes() + kSpaceMargin);
   StagedFolder stage(request.output, {request.force, request.sync});
   if (stage.found_remains()) progress.notice("removed the remains of an interrupted export");
   write_data(stage.path(), progress, report);

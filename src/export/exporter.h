@@ -43,7 +43,8 @@ struct ExportReport {
 };
 
 // What an export would write, from headers alone: sizes exact, hashes empty, nothing written. Same errors as the export
-// itself has before it starts: checkpoint, config, combination, target folder, free space.
+// itself has before it starts, but for free space, which run() asks for first: checkpoint, config, combination, target
+// folder.
 class ExportJob {
  public:
   explicit ExportJob(ExportRequest request);
