@@ -16,16 +16,10 @@ namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
-std::vector<std::byte> bytes_of(const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * 4);
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-std::vector<std::byte> bytes_of(const std::vector<std::uint16_t>& values) {
-  std::vector<std::byte> bytes(values.size() * 2);
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+template <typename T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  const auto* first = reinterpret_cast<const std::byte*>(values.data());
+  return {first, first + values.size() * sizeof(T)};
 }
 
 struct Result {
