@@ -52,6 +52,15 @@ void expect_same_dtype(const Argument& argument, const Argument& other) {
        dtype_name(argument.dtype));
 }
 
+bool is_aligned(const void* data, DType dtype) noexcept {
+  return reinterpret_cast<std::uintptr_t>(data) % dtype_bytes(dtype) == 0;
+}
+
+void expect_aligned(const Argument& argument) {
+  if (is_aligned(argument.data, argument.dtype)) return;
+  fail("{}: expected memory at a multiple of {} bytes", label(argument), dtype_bytes(argument.dtype));
+}
+
 void expect_rank(const Argument& argument, std::size_t rank, std::string_view layout) {
   if (argument.shape.rank() == rank) return;
   fail("{}: expected rank {} {}, found {}", label(argument), rank, layout, to_string(argument.shape.span()));
@@ -74,7 +83,7 @@ Indices::Indices(const Argument& argument) {
   if (!argument.present) return;
   expect_dtype(argument, {DType::i32});
   size_ = argument.shape.elements();
-  if (reinterpret_cast<std::uintptr_t>(argument.data) % alignof(std::int32_t) == 0) {
+  if (is_aligned(argument.data, DType::i32)) {
     in_place_ = static_cast<const std::int32_t*>(argument.data);
   } else {
     copy_.resize(static_cast<std::size_t>(size_));

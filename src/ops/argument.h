@@ -63,6 +63,9 @@ void expect_dtype(const Argument& argument, std::initializer_list<DType> allowed
 void expect_float(const Argument& argument);
 // The input has the element type of another one.
 void expect_same_dtype(const Argument& argument, const Argument& other);
+// The elements lie at multiples of their size.
+bool is_aligned(const void* data, DType dtype) noexcept;
+void expect_aligned(const Argument& argument);
 void expect_rank(const Argument& argument, std::size_t rank, std::string_view layout);
 // `layout` names the axes in the message: "[B, Hv, dv, dk]".
 void expect_shape(const Argument& argument, const Dims& expected, std::string_view layout);

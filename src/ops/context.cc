@@ -1,6 +1,7 @@
 #include "ops/context.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include "base/error.h"
 #include "ops/node.h"
@@ -58,7 +59,17 @@ Context::Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpe
   check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
 }
 
-Argument Context::input(int index) const {
+Argument Context::input(int index) {
+  Argument argument = input_in_place(index);
+  if (is_aligned(argument.data, argument.dtype)) return argument;
+  const auto bytes = static_cast<std::size_t>(argument.shape.elements()) * dtype_bytes(argument.dtype);
+  std::byte* copy = copies_.emplace_back(std::make_unique<std::byte[]>(bytes)).get();
+  std::memcpy(copy, argument.data, bytes);
+  argument.data = copy;
+  return argument;
+}
+
+Argument Context::input_in_place(int index) const {
   const PortSpec& port = spec_.inputs[static_cast<std::size_t>(index)];
   const OrtValue* value = nullptr;
   if (static_cast<std::size_t>(index) < input_count_) {
@@ -72,7 +83,7 @@ Argument Context::input(int index) const {
   return absent;
 }
 
-void* Context::output(int index, const Dims& shape) {
+void* Context::output(int index, DType dtype, const Dims& shape) {
   if (static_cast<std::size_t>(index) >= output_count_) return nullptr;
   shape.elements();  // refuses what ONNX Runtime would multiply without looking
   OrtValue* value = nullptr;
@@ -81,6 +92,10 @@ void* Context::output(int index, const Dims& shape) {
   if (value == nullptr) return nullptr;
   void* data = nullptr;
   check(api_, api_.GetTensorMutableData(value, &data));
+  if (!is_aligned(data, dtype)) {
+    fail("output {} ({}): expected memory at a multiple of {} bytes", index,
+         spec_.outputs[static_cast<std::size_t>(index)].name, dtype_bytes(dtype));
+  }
   return data;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "base/executor.h"
 #include "ops/argument.h"
@@ -45,10 +47,15 @@ class Context {
  public:
   Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpec& spec);
 
-  // Not present for a left-out input. Error when a required input is missing, or its element type is none of ours.
-  Argument input(int index) const;
-  // Null when the node does not list that output. The shape's product must not overflow.
-  void* output(int index, const Dims& shape);
+  // Not present for a left-out input. Error when a required input is missing, or its element type is none of ours. A
+  // tensor at an address that is no multiple of its element size (a constant anywhere in a mapped file) is copied for
+  // the run, so that kernels may load its elements one by one.
+  Argument input(int index);
+  // The same at whatever address it is: for large weights, which their kernels read from anywhere.
+  Argument input_in_place(int index) const;
+  // Null when the node does not list that output. Error when the shape is out of bounds, or the caller bound memory
+  // that is not aligned to the element size.
+  void* output(int index, DType dtype, const Dims& shape);
   Scratch scratch(std::size_t bytes) const { return {api_, context_, bytes}; }
   SessionExecutor executor() const { return {api_, context_}; }
 
@@ -58,6 +65,7 @@ class Context {
   const OperatorSpec& spec_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
 };
 
 }  // namespace sluice::ops

@@ -30,9 +30,9 @@ class GatedDeltaNet {
         .state_update_active = context.input(10),
     };
     GatedDeltaNetCall call = validate_gated_delta_net(attributes_, inputs);
-    call.args.output = context.output(0, call.output);
-    call.args.final_state = static_cast<float*>(context.output(1, call.state));
-    call.args.capsule = static_cast<float*>(context.output(2, call.capsule));
+    call.args.output = context.output(0, call.args.dtype, call.output);
+    call.args.final_state = static_cast<float*>(context.output(1, DType::f32, call.state));
+    call.args.capsule = static_cast<float*>(context.output(2, DType::f32, call.capsule));
     const Scratch scratch = context.scratch(gated_delta_net_scratch_bytes(level_, call.args.shape));
     SessionExecutor executor = context.executor();
     gated_delta_net(level_, call.args, scratch.bytes(), executor);

@@ -18,7 +18,7 @@ class GatedRmsNorm {
   void compute(Context& context) const {
     const Argument x = context.input(0);
     GatedRmsNormArgs args = validate_gated_rms_norm(attributes_, x, context.input(1), context.input(2));
-    args.output = context.output(0, x.shape);
+    args.output = context.output(0, x.dtype, x.shape);
     SessionExecutor executor = context.executor();
     gated_rms_norm(level_, args, executor);
   }

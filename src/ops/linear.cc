@@ -19,9 +19,9 @@ class Linear {
   }
 
   void compute(Context& context) const {
-    const WeightView weight = weight_ ? *weight_ : validate_linear_weight(context.input(1));
+    const WeightView weight = weight_ ? *weight_ : validate_linear_weight(context.input_in_place(1));
     LinearCall call = validate_linear(context.input(0), weight, context.input(2));
-    call.args.y = static_cast<float*>(context.output(0, call.output));
+    call.args.y = static_cast<float*>(context.output(0, DType::f32, call.output));
     SessionExecutor executor = context.executor();
     linear(level_, call.args, executor);
   }

@@ -22,11 +22,12 @@ class Moe {
   }
 
   void compute(Context& context) const {
-    const MoeWeights weights =
-        weights_ ? *weights_ : validate_moe_weights(attributes_, context.input(2), context.input(3), context.input(4));
+    const MoeWeights weights = weights_ ? *weights_
+                                        : validate_moe_weights(attributes_, context.input_in_place(2),
+                                                               context.input_in_place(3), context.input_in_place(4));
     const Argument x = context.input(0);
     MoeArgs args = validate_moe(attributes_, weights, x, context.input(1));
-    args.y = static_cast<float*>(context.output(0, x.shape));
+    args.y = static_cast<float*>(context.output(0, DType::f32, x.shape));
     const Scratch scratch = context.scratch(moe_scratch_bytes(args.shape));
     SessionExecutor executor = context.executor();
     moe(level_, args, scratch.bytes(), executor);

@@ -23,13 +23,15 @@ class PagedAttention {
 
   void compute(Context& context) const {
     const PagedAttentionInputs inputs = read_inputs(context);
+    expect_aligned(inputs.key_cache);
+    expect_aligned(inputs.value_cache);
     PagedAttentionCall call = validate_paged_attention(attributes_, inputs);
     PagedAttentionArgs& args = call.args;
-    args.output = context.output(0, call.output);
+    args.output = context.output(0, args.type, call.output);
     args.key_cache_in = inputs.key_cache.data;
     args.value_cache_in = inputs.value_cache.data;
-    args.key_cache = context.output(1, call.cache);
-    args.value_cache = context.output(2, call.cache);
+    args.key_cache = context.output(1, args.cache_type, call.cache);
+    args.value_cache = context.output(2, args.cache_type, call.cache);
     if ((args.key_cache == nullptr) != (args.value_cache == nullptr) && call.cache.elements() > 0) {
       fail("outputs 1 (key_cache_out) and 2 (value_cache_out) come together or not at all");
     }
@@ -42,13 +44,13 @@ class PagedAttention {
   }
 
  private:
-  static PagedAttentionInputs read_inputs(const Context& context) {
+  static PagedAttentionInputs read_inputs(Context& context) {
     return {
         .query = context.input(0),
         .key = context.input(1),
         .value = context.input(2),
-        .key_cache = context.input(3),
-        .value_cache = context.input(4),
+        .key_cache = context.input_in_place(3),
+        .value_cache = context.input_in_place(4),
         .cumulative_sequence_length = context.input(5),
         .past_seqlens = context.input(6),
         .block_table = context.input(7),

@@ -248,6 +248,28 @@ TEST(Session, ConstantsAtOddAddressesGiveTheBitsOfFedOnes) {
   }
 }
 
+TEST(Session, MemoryBoundAtAnOddAddressIsRefused) {
+  NodeCase node = conv_node();
+  const std::string model = serialize_case(node);
+  Ort::Session session(test_environment(), model.data(), model.size(), session_options(best_level()));
+  Ort::IoBinding binding(session);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i]) binding.BindInput(input_name(i).c_str(), as_value(*node.inputs[i]));
+  }
+  const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  binding.BindOutput("o0", memory);
+  const Shape shape = node.inputs[4]->shape;
+  std::vector<std::byte> room(node.inputs[4]->bytes.size() + 1);
+  binding.BindOutput("o1", Ort::Value::CreateTensor(memory, room.data() + 1, room.size() - 1, shape.data(),
+                                                    shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
+  try {
+    session.Run(Ort::RunOptions{nullptr}, binding);
+    FAIL() << "it ran";
+  } catch (const Ort::Exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("output 1 (final_state): expected memory at a multiple of 4 bytes"));
+  }
+}
+
 // Resident memory that no file backs, in bytes.
 std::int64_t anonymous_memory() {
   std::ifstream status("/proc/self/status");

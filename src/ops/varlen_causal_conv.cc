@@ -27,9 +27,9 @@ class VarlenCausalConv {
         .previous_mask = context.input(7),
     };
     VarlenCausalConvCall call = validate_varlen_causal_conv(attributes_, inputs);
-    call.args.output = context.output(0, call.output);
-    call.args.final_state = context.output(1, call.state);
-    call.args.capture = context.output(2, call.capture);
+    call.args.output = context.output(0, call.args.type, call.output);
+    call.args.final_state = context.output(1, call.args.type, call.state);
+    call.args.capture = context.output(2, call.args.type, call.capture);
     const Scratch scratch = context.scratch(causal_conv_scratch_bytes(call.args.shape, call.args.type));
     SessionExecutor executor = context.executor();
     causal_conv(level_, call.args, scratch.bytes(), executor);

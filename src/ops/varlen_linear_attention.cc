@@ -29,9 +29,9 @@ class VarlenLinearAttention {
         .dt_bias = context.input(8),
     };
     VarlenLinearAttentionCall call = validate_varlen_linear_attention(attributes_, inputs);
-    call.args.output = context.output(0, call.output);
-    call.args.final_state = static_cast<float*>(context.output(1, call.state));
-    context.output(2, call.checkpoints);  // empty: max_checkpoints is 0
+    call.args.output = context.output(0, call.args.dtype, call.output);
+    call.args.final_state = static_cast<float*>(context.output(1, DType::f32, call.state));
+    context.output(2, DType::f32, call.checkpoints);  // empty: max_checkpoints is 0
     const Scratch scratch = context.scratch(varlen_linear_attention_scratch_bytes(level_, call.args));
     SessionExecutor executor = context.executor();
     varlen_linear_attention(level_, call.args, scratch.bytes(), executor);

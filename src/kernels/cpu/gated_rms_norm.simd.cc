@@ -47,8 +47,7 @@ void gated_rms_norm_groups(const GatedRmsNormArgs& args, std::int64_t begin, std
     using T = decltype(type);
     const bool silu_gate = args.activation == NormGate::silu;
     for (std::int64_t group = begin; group < end; ++group) {
-      silu_gate ? normalise_group<T, NormGate::silu>(args, group)
-                : normalise_group<T, NormGate::sigmoid>(args, group);
+      silu_gate ? normalise_group<T, NormGate::silu>(args, group) : normalise_group<T, NormGate::sigmoid>(args, group);
     }
   });
 }
