@@ -107,8 +107,8 @@ void causal_conv(Level level, const CausalConvArgs& args, std::span<std::byte> s
         return avx512::causal_conv_block(args, block);
     }
   };
-  // A decode step of a few rows is less work than waking a thread.
-  constexpr std::int64_t kSmallCall = 4 << 10;
+  // A decode step of a few rows costs no more than waking a thread.
+  constexpr std::int64_t kSmallCall = 64 << 10;
   const std::int64_t blocks = block_count(shape);
   if (shape.tokens * shape.channels <= kSmallCall) {
     for (std::int64_t i = 0; i < blocks; ++i) run(i);

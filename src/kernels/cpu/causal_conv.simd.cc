@@ -9,9 +9,7 @@
 namespace sluice::SLUICE_LEVEL {
 namespace {
 
-// The input rows an output needs are read once from memory by the newest tap; asking for them this early hides the
-// jump from one row's strip of channels to the next.
-constexpr std::int64_t kPrefetchTokens = 6;
+constexpr int kTokens = 4;  // outputs of a register tile: every input is loaded and widened 7/4 times instead of 4
 
 constexpr std::int64_t kStride = kConvBlockChannels;
 
@@ -106,67 +104,70 @@ void keep_state(const Block<T>& x, std::int64_t row, std::int64_t first_token, s
   }
 }
 
-// One vector of one output: bias, then the taps from the oldest to the newest.
+// One vector of one output, any kernel and dilation: bias, then the taps from the oldest to the newest.
 template <typename T, ConvActivation kActivation>
-HWY_INLINE void convolve_vector(const Block<T>& x, const T* const* taps, std::int64_t kernel, std::int64_t c, T* y) {
+HWY_INLINE void convolve_vector(const Block<T>& x, std::int64_t first_token, std::int64_t t, std::int64_t c) {
+  const CausalConvShape& shape = x.args.shape;
   const std::int64_t left = x.block.count - c;
   Floats sum = x.bias() ? load_up_to(x.bias() + c, left) : zeros();
-  for (std::int64_t j = 0; j < kernel; ++j) {
-    sum = hn::MulAdd(load(x.block.weight + j * kStride + c), load_up_to(taps[j] + c, left), sum);
+  for (std::int64_t j = 0; j < shape.kernel; ++j) {
+    const T* tap = x.at(first_token, t - (shape.kernel - 1 - j) * shape.dilation);
+    sum = hn::MulAdd(load(x.block.weight + j * kStride + c), load_up_to(tap + c, left), sum);
   }
-  store_up_to(activated<kActivation>(sum), y + c, left);
+  store_up_to(activated<kActivation>(sum), x.output(first_token + t) + c, left);
 }
 
-template <typename T, ConvActivation kActivation>
-void convolve_taps_4(const Block<T>& x, const T* const* taps, T* y) {
+// Four taps without dilation, kCount <= kTokens outputs at a time, whole vectors; returns the first channel left over.
+// Meanwhile asks for the rows of the next outputs: every row's strip begins on another page.
+template <typename T, ConvActivation kActivation, int kCount>
+std::int64_t convolve_tokens(const Block<T>& x, std::int64_t first_token, std::int64_t t, std::int64_t tokens) {
   const float* weight = x.block.weight;
+  const T* rows[kCount + 3];
+  for (int i = 0; i < kCount + 3; ++i) rows[i] = x.at(first_token, t - 3 + i);
+  const std::int64_t to_next = smaller(t + kTokens, tokens - kCount) - t;
+  const std::int64_t row_stride = x.args.shape.channels;
+  T* out = x.output(first_token + t);
   std::int64_t c = 0;
   for (; c + kLanes <= x.block.count; c += kLanes) {
-    Floats sum = x.bias() ? load(x.bias() + c) : zeros();
-    sum = hn::MulAdd(load(weight + c), load(taps[0] + c), sum);
-    sum = hn::MulAdd(load(weight + kStride + c), load(taps[1] + c), sum);
-    sum = hn::MulAdd(load(weight + 2 * kStride + c), load(taps[2] + c), sum);
-    sum = hn::MulAdd(load(weight + 3 * kStride + c), load(taps[3] + c), sum);
-    store(activated<kActivation>(sum), y + c);
-  }
-  if (c < x.block.count) convolve_vector<T, kActivation>(x, taps, 4, c, y);
-}
-
-// Any number of taps.
-template <typename T, ConvActivation kActivation>
-void convolve_any(const Block<T>& x, std::int64_t first_token, std::int64_t t) {
-  const CausalConvShape& shape = x.args.shape;
-  T* y = x.output(first_token + t);
-  for (std::int64_t c = 0; c < x.block.count; c += kLanes) {
-    const std::int64_t left = x.block.count - c;
-    Floats sum = x.bias() ? load_up_to(x.bias() + c, left) : zeros();
-    for (std::int64_t j = 0; j < shape.kernel; ++j) {
-      const T* tap = x.at(first_token, t - (shape.kernel - 1 - j) * shape.dilation);
-      sum = hn::MulAdd(load(x.block.weight + j * kStride + c), load_up_to(tap + c, left), sum);
+    Floats w[4];
+    for (int j = 0; j < 4; ++j) w[j] = load(weight + j * kStride + c);
+    const Floats bias = x.bias() ? load(x.bias() + c) : zeros();
+    Floats in[kCount + 3];
+    for (int i = 0; i < kCount + 3; ++i) in[i] = load(rows[i] + c);
+    for (int i = 0; i < kCount; ++i) {
+      hwy::Prefetch(rows[i + 3] + to_next * row_stride + c);
+      __builtin_prefetch(out + (to_next + i) * row_stride + c, 1);
     }
-    store_up_to(activated<kActivation>(sum), y + c, left);
+    for (int i = 0; i < kCount; ++i) {
+      Floats sum = hn::MulAdd(w[0], in[i], bias);
+      for (int j = 1; j < 4; ++j) sum = hn::MulAdd(w[j], in[i + j], sum);
+      store(activated<kActivation>(sum), out + i * row_stride + c);
+    }
   }
+  return c;
 }
 
-template <typename T>
-void prefetch_strip(const Block<T>& x, std::int64_t token, std::int64_t end) {
-  if (token >= end) return;
-  const T* strip = x.input(token);
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t c = 0; c < x.block.count; c += kLine) hwy::Prefetch(strip + c);
+template <typename T, ConvActivation kActivation>
+std::int64_t convolve_some_tokens(const Block<T>& x, std::int64_t first_token, std::int64_t t, std::int64_t tokens) {
+  switch (tokens - t) {
+    case 1:
+      return convolve_tokens<T, kActivation, 1>(x, first_token, t, tokens);
+    case 2:
+      return convolve_tokens<T, kActivation, 2>(x, first_token, t, tokens);
+    case 3:
+      return convolve_tokens<T, kActivation, 3>(x, first_token, t, tokens);
+    default:
+      return convolve_tokens<T, kActivation, kTokens>(x, first_token, t, tokens);
+  }
 }
 
 template <typename T, ConvActivation kActivation>
 void convolve_row(const Block<T>& x, std::int64_t first_token, std::int64_t tokens) {
-  const CausalConvShape& shape = x.args.shape;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    prefetch_strip(x, first_token + t + kPrefetchTokens, first_token + tokens);
-    if (shape.kernel == 4) {
-      const T* taps[4];
-      for (std::int64_t j = 0; j < 4; ++j) taps[j] = x.at(first_token, t - (3 - j) * shape.dilation);
-      convolve_taps_4<T, kActivation>(x, taps, x.output(first_token + t));
-    } else {
-      convolve_any<T, kActivation>(x, first_token, t);
+  const bool common = x.args.shape.kernel == 4 && x.args.shape.dilation == 1;
+  for (std::int64_t t = 0; t < tokens; t += kTokens) {
+    const std::int64_t done = common ? convolve_some_tokens<T, kActivation>(x, first_token, t, tokens) : 0;
+    for (std::int64_t i = t; i < smaller(t + kTokens, tokens); ++i) {
+      for (std::int64_t c = done; c < x.block.count; c += kLanes) convolve_vector<T, kActivation>(x, first_token, i, c);
     }
   }
 }

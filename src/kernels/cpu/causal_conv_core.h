@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-constexpr std::int64_t kConvBlockChannels = 256;
+constexpr std::int64_t kConvBlockChannels = 1024;
 
 struct ConvBlock {
   std::int64_t first = 0;      // channel

@@ -95,6 +95,7 @@ std::vector<Problem> problems() {
     list.push_back({.type = type, .lengths = {1, 30}, .channels = 64, .kernel = 3, .dilation = 5});
     list.push_back({.type = type, .lengths = {2, 1}, .channels = 33, .kernel = 1, .activation = ConvActivation::none});
     list.push_back({.type = type, .lengths = {4, 11}, .channels = 20, .kernel = 9, .activation = ConvActivation::none});
+    list.push_back({.type = type, .lengths = {7, 1, 6}, .channels = 2500});
     list.push_back({.type = type, .lengths = {3, 1, 3}, .channels = 70, .capacity = 4, .counts = {2, 3, 9}});
     list.push_back({.type = type, .lengths = {1, 1}, .channels = 256, .capacity = 2, .counts = {-1, 1}});
   }
@@ -133,7 +134,9 @@ TEST(CausalConv, StateUpdatedInPlaceIsTheStateWrittenApart) {
 }
 
 TEST(CausalConv, BitsDoNotDependOnThreads) {
-  for (const Problem& problem : problems()) {
+  std::vector<Problem> list = problems();
+  list.push_back({.lengths = {40, 1, 9}, .channels = 3000});  // work enough to be shared out
+  for (const Problem& problem : list) {
     for (const Level level : supported_levels()) {
       Call one(problem);
       SerialExecutor serial;

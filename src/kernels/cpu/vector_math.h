@@ -80,13 +80,13 @@ HWY_INLINE void store(Floats v, f16* to) {
 }
 
 HWY_INLINE void store(Floats v, bf16* to) {
-  const IntTag words;
+  const hn::RebindToUnsigned<FloatTag> words;
   const auto bits = hn::BitCast(words, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff)));
   const auto quiet = hn::Or(bits, hn::Set(words, 0x400000));
   const auto chosen = hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(v)), quiet, rounded);
-  const auto high = hn::And(hn::ShiftRight<16>(chosen), hn::Set(words, 0xffff));
+  const auto high = hn::BitCast(IntTag(), hn::ShiftRight<16>(chosen));
   hn::StoreU(hn::DemoteTo(HalfTag(), high), HalfTag(), lanes_of(to));
 }
 
