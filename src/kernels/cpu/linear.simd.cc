@@ -310,18 +310,16 @@ struct alignas(64) Strip {
 
 template <typename T>
 HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
-  constexpr int kMate = Tile<1, 4, true>::kMate;
-  float* to = strip.w;
-  std::int64_t k = 0;
-  for (; k + kLanes <= o.count; k += kLanes) {
+  for (std::int64_t p = 0; p < 4; ++p) {
+    const T* a = o.w + p * o.stride;
+    const T* b = a + Tile<1, 4, true>::kMate * o.stride;
+    float* to = strip.w + p * kVector;
+    std::int64_t k = 0;
 #pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p, to += kVector) {
-      hn::Store(widen(o.w + p * o.stride + k, o.w + (p + kMate) * o.stride + k), kF32, to);
+    for (; k + kLanes <= o.count; k += kLanes, to += 4 * kVector) hn::Store(widen(a + k, b + k), kF32, to);
+    if (k < o.count) {
+      hn::Store(widen(Padded<T>(a + k, o.count - k).values, Padded<T>(b + k, o.count - k).values), kF32, to);
     }
-  }
-  for (int p = 0; k < o.count && p < 4; ++p, to += kVector) {
-    const Padded<T> a(o.w + p * o.stride + k, o.count - k), b(o.w + (p + kMate) * o.stride + k, o.count - k);
-    hn::Store(widen(a.values, b.values), kF32, to);
   }
 }
 
