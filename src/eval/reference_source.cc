@@ -10,7 +10,8 @@
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kHeadBytes = 32 << 20;  // of logits computed at once
+constexpr std::int64_t kHeadBytes = 32 << 20;   // of logits computed at once
+constexpr std::int64_t kKeptBytes = 128 << 20;  // of logits kept for the next procedure
 
 template <typename T>
 std::vector<float> narrowed(std::span<const T> values) {
@@ -70,17 +71,12 @@ class ReferenceSource final : public LogitsSource {
 
   void feed(std::int64_t count, const PositionSink& sink) override {
     fed_ += count;
-    const std::int64_t block = std::max<std::int64_t>(1, kHeadBytes / static_cast<std::int64_t>(sizeof(T)) / vocab());
+    const auto vocab_size = static_cast<std::size_t>(vocab());
     const auto end = std::ranges::lower_bound(positions_, fed_) - positions_.begin();
-    while (next_ < end) {
-      const std::int64_t rows = std::min<std::int64_t>(block, end - next_);
-      reference::Rows<T> hidden(rows, hidden_.cols());
-      for (std::int64_t r = 0; r < rows; ++r) std::ranges::copy(hidden_[next_ + r], hidden[r].begin());
-      const reference::Rows<T> logits = model_.head(hidden);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        sink(positions_[static_cast<std::size_t>(next_ + r)], narrowed(logits[r]));
-      }
-      next_ += rows;
+    for (; next_ < end; ++next_) {
+      if (next_ < first_row_ || next_ >= first_row_ + rows_known()) compute_rows(next_);
+      const auto at = static_cast<std::size_t>(next_ - first_row_) * vocab_size;
+      sink(positions_[static_cast<std::size_t>(next_)], std::span(logits_).subspan(at, vocab_size));
     }
   }
 
@@ -119,9 +115,28 @@ class ReferenceSource final : public LogitsSource {
   }
 
  private:
+  std::int64_t rows_known() const { return static_cast<std::int64_t>(logits_.size()) / vocab(); }
+
+  // Logits of positions from `row` on: behind those known already as long as memory allows, else in their place.
+  void compute_rows(std::int64_t row) {
+    const std::int64_t at_once = std::max<std::int64_t>(1, kHeadBytes / static_cast<std::int64_t>(sizeof(T)) / vocab());
+    const std::int64_t rows = std::min(at_once, hidden_.rows() - row);
+    const std::int64_t kept_bytes = (rows_known() + rows) * vocab() * static_cast<std::int64_t>(sizeof(float));
+    if (row != first_row_ + rows_known() || kept_bytes > kKeptBytes) {
+      logits_.clear();
+      first_row_ = row;
+    }
+    reference::Rows<T> hidden(rows, hidden_.cols());
+    for (std::int64_t r = 0; r < rows; ++r) std::ranges::copy(hidden_[row + r], hidden[r].begin());
+    const reference::Rows<T> computed = model_.head(hidden);
+    logits_.insert(logits_.end(), computed.values().begin(), computed.values().end());
+  }
+
   // Runs the whole sequence in pieces and keeps the hidden states of the positions asked for, and the final state.
   void compute(const TokenSequence& sequence) {
     constexpr std::size_t kPiece = 256;
+    logits_.clear();
+    first_row_ = 0;
     state_ = model_.start();
     hidden_ = reference::Rows<T>(static_cast<std::int64_t>(sequence.positions.size()), source_.config.hidden);
     std::size_t next = 0;
@@ -142,6 +157,8 @@ class ReferenceSource final : public LogitsSource {
   std::vector<std::int64_t> ids_, positions_;  // of the sequence computed
   reference::Rows<T> hidden_;                  // [positions, hidden]
   reference::State<T> state_;                  // after all ids
+  std::vector<float> logits_;                  // [rows, vocab] of the positions from first_row_ on
+  std::int64_t first_row_ = 0;                 // index into positions_
   std::int64_t fed_ = 0;                       // tokens
   std::int64_t next_ = 0;                      // index into positions_
 };

@@ -2,34 +2,53 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace sluice::reference {
 namespace {
 
 constexpr std::int64_t kRowBlock = 4;  // weight rows that share one pass over a token
 
-// Dot products of one token with four weight rows. Each has a fixed number of lanes, summed at the end, so that the
-// compiler can use vectors without changing the order of a sum, and rounding errors grow with the length of a lane
-// only.
+// The compiler makes this file's inner loop once an instruction set, and the program takes the best. Every sum keeps its
+// order, and nothing is fused: the bits are the same on all. Sanitizers cannot run before the choice is made.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SLUICE_REFERENCE_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SLUICE_REFERENCE_CLONES
+#endif
+
+// Dot products of one token with kRowBlock weight rows. Each has a fixed number of lanes, summed at the end, so that the
+// compiler can use vectors without changing the order of a sum, and rounding errors grow with the length of a lane only.
 template <typename T>
-std::array<T, kRowBlock> dot_rows(const T* x, const T* rows, std::int64_t n) {
-  constexpr std::int64_t kLanes = 32 / sizeof(T);
-  T lanes[kRowBlock][kLanes] = {};
+[[gnu::always_inline]] inline void dot_rows_of(const T* x, const T* rows, std::int64_t n, T* sums) {
+  using Vector [[gnu::vector_size(64)]] = T;
+  constexpr std::int64_t kLanes = 64 / sizeof(T);
+  Vector accumulators[kRowBlock] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    Vector a, b;
+    std::memcpy(&a, x + i, sizeof a);
     for (std::int64_t r = 0; r < kRowBlock; ++r) {
-      for (std::int64_t l = 0; l < kLanes; ++l) lanes[r][l] += x[i + l] * rows[r * n + i + l];
+      std::memcpy(&b, rows + r * n + i, sizeof b);
+      accumulators[r] += a * b;
     }
   }
-  std::array<T, kRowBlock> sums{};
   for (std::int64_t r = 0; r < kRowBlock; ++r) {
-    for (std::int64_t j = i; j < n; ++j) lanes[r][j - i] += x[j] * rows[r * n + j];
+    T lanes[kLanes];
+    std::memcpy(lanes, &accumulators[r], sizeof lanes);
+    for (std::int64_t j = i; j < n; ++j) lanes[j - i] += x[j] * rows[r * n + j];
     for (std::int64_t width = kLanes / 2; width > 0; width /= 2) {
-      for (std::int64_t l = 0; l < width; ++l) lanes[r][l] += lanes[r][l + width];
+      for (std::int64_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
     }
-    sums[static_cast<std::size_t>(r)] = lanes[r][0];
+    sums[r] = lanes[0];
   }
-  return sums;
+}
+
+SLUICE_REFERENCE_CLONES void dot_rows(const float* x, const float* rows, std::int64_t n, float* sums) {
+  dot_rows_of(x, rows, n, sums);
+}
+SLUICE_REFERENCE_CLONES void dot_rows(const double* x, const double* rows, std::int64_t n, double* sums) {
+  dot_rows_of(x, rows, n, sums);
 }
 
 }  // namespace
@@ -57,7 +76,8 @@ Rows<T> linear(const Rows<T>& x, const MatrixView& w, Executor& executor) {
     read_elements<T>(*w.weight, static_cast<std::uint64_t>((w.first + first) * w.cols),
                      std::span(widened).first(static_cast<std::size_t>(rows * w.cols)));
     for (std::int64_t t = 0; t < x.rows(); ++t) {
-      const auto sums = dot_rows(x[t].data(), widened.data(), w.cols);
+      std::array<T, kRowBlock> sums;
+      dot_rows(x[t].data(), widened.data(), w.cols, sums.data());
       std::copy_n(sums.begin(), rows, y[t].begin() + first);
     }
   });
