@@ -3,17 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "eval/verify.h"
 
 namespace sluice {
 namespace {
 
+// A state's difference as a share of what is allowed.
+double share(const StateDifference& s) {
+  if (!s.note.empty()) return std::numeric_limits<double>::infinity();
+  return s.max_abs == 0 ? 0 : s.max_abs / s.tolerance;
+}
+
 const StateDifference* worst_state(const ProcedureResult& p) {
-  const auto share = [](const StateDifference& s) {
-    if (!s.note.empty()) return std::numeric_limits<double>::infinity();
-    return s.max_abs == 0 ? 0 : s.max_abs / s.tolerance;
-  };
   const auto worst = std::ranges::max_element(p.states, {}, share);
   return worst == p.states.end() ? nullptr : &*worst;
 }
@@ -73,6 +76,30 @@ std::string state_tolerances(const Tolerance& t) {
   return (out.empty() ? fmt::format("{:.2g}", t.other_states) : out) + " of a state's largest value";
 }
 
+// A line a layer: the largest difference of each of its states over all procedures, and what is allowed.
+std::string states_by_layer(const BaselineResult& b) {
+  std::map<std::int64_t, std::map<std::string, const StateDifference*>> layers;
+  for (const ProcedureResult& p : b.procedures) {
+    for (const StateDifference& s : p.states) {
+      const StateDifference*& worst = layers[s.layer][s.kind];
+      if (worst == nullptr || share(s) > share(*worst)) worst = &s;
+    }
+  }
+  std::string out;
+  for (const auto& [layer, states] : layers) {
+    out += fmt::format("  {:<16}", out.empty() ? "states by layer" : "");
+    out += fmt::format("{:>3}", layer);
+    for (const auto& [kind, s] : states) {
+      out += fmt::format("  {:>9} {}", kind,
+                         s->note.empty()
+                             ? fmt::format("{:.1e} of {:.1e}{}", s->max_abs, s->tolerance, s->within() ? "" : " <-")
+                             : s->note);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
 std::string baseline_text(const BaselineResult& b) {
   std::string out = fmt::format("against {}\n\n", b.baseline);
   out += fmt::format("  {:<16}{:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>13}  {}\n", "", "positions", "max |d|", "mean |d|",
@@ -94,6 +121,7 @@ std::string baseline_text(const BaselineResult& b) {
         "q/k epsilon", *b.epsilon_effect,
         b.allowed > b.tolerance.logits ? fmt::format("; allowed here: {:.3g}", b.allowed) : "");
   }
+  out += states_by_layer(b);
   for (const std::string& notice : b.notices) out += fmt::format("  note: {}\n", notice);
   out += disagreements(b);
   out += divergences(b);

@@ -225,6 +225,7 @@ BaselineResult conclude(const Context& context, const LogitsSource& baseline, st
                         const Basis& basis) {
   BaselineResult result;
   result.baseline = baseline.describe();
+  result.noise = basis.noise;
   double max_logit = 0;
   for (const Trial& t : trials) max_logit = std::max(max_logit, t.comparison.logits().max_logit());
   const DType narrowed = narrowed_weights(context, basis.manifest);
@@ -305,7 +306,9 @@ BaselineResult verify_expected(const Context& context, const std::filesystem::pa
   return result;
 }
 
-BaselineResult verify_against(const Context& context, std::span<const TokenSequence> sequences) {
+// `noise`: measured on the same sequences, if it was.
+BaselineResult verify_against(const Context& context, std::span<const TokenSequence> sequences,
+                              const std::optional<RoundingNoise>& noise) {
   const std::filesystem::path& path = *context.options.against;
   const Session other = open_session(context.options, path);
   const auto baseline = make_package_source(other, path.string());
@@ -317,7 +320,7 @@ BaselineResult verify_against(const Context& context, std::span<const TokenSeque
   run_trials(context, *baseline, sequences, pointers(trials));
   // The roundings of the coarser of the two count.
   const bool other_coarser = unit_roundoff(b.activation) > unit_roundoff(a.activation);
-  BaselineResult result = conclude(context, *baseline, trials, {other_coarser ? b : a, longest(sequences)});
+  BaselineResult result = conclude(context, *baseline, trials, {other_coarser ? b : a, longest(sequences), noise});
   if (a.qk_norm_epsilon != b.qk_norm_epsilon) {
     result.notices.push_back(fmt::format(
         "the packages normalise q and k with epsilons {:g} and {:g}: the effect counts as a difference here",
@@ -368,8 +371,12 @@ VerifyReport verify(const VerifyOptions& options, Progress& progress) {
   if (options.expect) report.baselines.push_back(verify_expected(context, *options.expect));
   if (model || options.against) {
     const std::vector<TokenSequence> sequences = chosen_sequences(options, session.manifest().model);
-    if (model) report.baselines.push_back(verify_checkpoint(context, sequences));
-    if (options.against) report.baselines.push_back(verify_against(context, sequences));
+    std::optional<RoundingNoise> noise;
+    if (model) {
+      report.baselines.push_back(verify_checkpoint(context, sequences));
+      noise = report.baselines.back().noise;
+    }
+    if (options.against) report.baselines.push_back(verify_against(context, sequences, noise));
   }
   return report;
 }

@@ -52,6 +52,7 @@ struct BaselineResult {
   bool routing_may_flip = false;
   std::string baseline;  // what it is
   Tolerance tolerance;
+  std::optional<RoundingNoise> noise;  // that the tolerance comes from, where the reference was there to measure it
   // Largest logit difference between the reference with the checkpoint's q/k epsilon and with the package's, where the
   // two differ and a checkpoint is given; it is no error of the package.
   std::optional<double> epsilon_effect;

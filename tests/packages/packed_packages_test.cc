@@ -142,6 +142,34 @@ TEST(PackedPackages, differ_by_rounding_where_the_recurrent_operator_is_swapped)
   }
 }
 
+TEST(PackedPackages, differ_by_rounding_from_the_dense_package_of_the_same_checkpoint) {
+  constexpr Combination kDense{"dense", Target::ort_cpu, Layout::dense, Recurrence::linear_attention, Gates::effective};
+  for (const char* name : {"dense35-asym", "moe35-base"}) {
+    const std::filesystem::path checkpoint = golden::directory() / name;
+    const testing::TempFolder a, b;
+    VerifyOptions options;
+    options.package = export_package(checkpoint, kVarlen, a);
+    options.against = export_package(checkpoint, kDense, b);
+    options.checkpoint = checkpoint;
+    const VerifyReport report = verify_package(options, own_operators);
+    expect_within(report, 2);
+    // The noise measured for the first is the tolerance of the second.
+    EXPECT_EQ(report.baselines[0].tolerance.logits, report.baselines[1].tolerance.logits);
+  }
+}
+
+TEST(PackedPackages, that_capture_state_updates_compute_the_same_when_nothing_is_captured) {
+  const std::filesystem::path checkpoint = golden::directory() / "next-mixed";
+  const testing::TempFolder folder;
+  ExportOptions capture;
+  capture.state_update_capacity = 3;
+  capture.prune_lm_head = true;
+  VerifyOptions options;
+  options.package = export_package(checkpoint, kRaw, folder, capture);
+  options.checkpoint = checkpoint;
+  expect_within(verify_package(options, own_operators), 1);
+}
+
 TEST(PackedPackages, with_a_pruned_head_give_the_logits_asked_for) {
   const std::filesystem::path checkpoint = golden::directory() / "dense35-base";
   const testing::TempFolder folder;

@@ -111,9 +111,10 @@ TEST_F(Verify, reports_a_table_a_person_can_read) {
   VerifyOptions options = options_for("dense35-base");
   options.checkpoint = golden_path("dense35-base");
   const std::string text = to_text(verify_package(options));
-  for (const char* part : {"package ", "dense, linear-attention, effective gates, f32, for ort-cpu", "reference of ",
-                           "whole prefill", "cut prefill", "token by token", "greedy", "max |d|", "mean KL", "203/203",
-                           "tolerance", "the f32 rounding noise of the reference", "within tolerance", "OK: "}) {
+  for (const char* part :
+       {"package ", "dense, linear-attention, effective gates, f32, for ort-cpu", "reference of ", "whole prefill",
+        "cut prefill", "token by token", "greedy", "max |d|", "mean KL", "203/203", "tolerance", "states by layer",
+        "recurrent", "the f32 rounding noise of the reference", "within tolerance", "OK: "}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(text, Not(HasSubstr("OUTSIDE")));
