@@ -65,8 +65,9 @@ class ScalarHead {
   }
 
   static std::size_t bytes(const GatedDeltaNetShape& s) {
-    const auto doubles = static_cast<std::size_t>(s.v_dim * s.k_dim + 3 * s.k_dim);
-    return doubles * sizeof(double) + 64;
+    const auto v_dim = static_cast<std::size_t>(s.v_dim), k_dim = static_cast<std::size_t>(s.k_dim);
+    const std::size_t doubles = gdn::saturating_sum(gdn::saturating_product(v_dim, k_dim), 3 * k_dim);
+    return gdn::saturating_sum(gdn::saturating_product(doubles, sizeof(double)), 63) / 64 * 64;
   }
 
   void run() {
@@ -186,7 +187,7 @@ void run_scalar(const Plan& plan, const Item& item, std::byte* scratch) {
 }
 
 std::size_t lane_bytes(Level level, const GatedDeltaNetShape& shape) {
-  if (level == Level::scalar) return (ScalarHead::bytes(shape) + 63) / 64 * 64;
+  if (level == Level::scalar) return ScalarHead::bytes(shape);
   gdn::Workspace unused;
   return gdn::lay_out(shape, nullptr, unused);
 }
@@ -197,7 +198,9 @@ std::size_t gated_delta_net_scratch_bytes(Level level, const GatedDeltaNetShape&
   if (shape.rows == 0 || shape.v_heads == 0) return 0;
   GatedDeltaNetArgs args;
   args.shape = shape;
-  return static_cast<std::size_t>(gdn::make_plan(args).lanes) * lane_bytes(level, shape) + 64;
+  const auto lanes = static_cast<std::size_t>(gdn::make_plan(args).lanes);
+  // Half of the address space is as unobtainable as all of it, and leaves the caller room to add to the number.
+  return std::min(gdn::saturating_sum(gdn::saturating_product(lanes, lane_bytes(level, shape)), 64), SIZE_MAX / 2);
 }
 
 void gated_delta_net(Level level, const GatedDeltaNetArgs& args, std::span<std::byte> scratch,

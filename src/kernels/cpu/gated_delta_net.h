@@ -114,7 +114,7 @@ struct GatedDeltaNetArgs {
   float* capsule = nullptr;                     // [rows, capsule_width] f32; null = not wanted
 };
 
-// Bytes `gated_delta_net` needs as scratch; any alignment.
+// Bytes `gated_delta_net` needs as scratch, at any alignment; SIZE_MAX / 2 for shapes no memory holds.
 std::size_t gated_delta_net_scratch_bytes(Level level, const GatedDeltaNetShape& shape) noexcept;
 
 // Outputs may not overlap inputs, but for final_state == initial_state. Pointers may be unaligned for their element.

@@ -35,9 +35,13 @@ std::int64_t heads_per_item(const GatedDeltaNetShape& shape) {
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
-  float* take(std::int64_t floats) {
+  // Room for a * b * c floats.
+  float* take(std::int64_t a, std::int64_t b = 1, std::int64_t c = 1) {
     float* at = base_ == nullptr ? nullptr : reinterpret_cast<float*>(base_ + used_);
-    used_ += static_cast<std::size_t>(round_up(floats * static_cast<std::int64_t>(sizeof(float)), 64));
+    const auto size = [](std::int64_t x) { return static_cast<std::size_t>(x); };
+    const std::size_t bytes =
+        saturating_product(saturating_product(size(a), size(b)), saturating_product(size(c), sizeof(float)));
+    used_ = saturating_sum(used_, saturating_sum(bytes, 63) / 64 * 64);
     return at;
   }
   std::size_t used() const { return used_; }
@@ -48,6 +52,16 @@ class Carver {
 };
 
 }  // namespace
+
+std::size_t saturating_product(std::size_t a, std::size_t b) noexcept {
+  std::size_t out;
+  return __builtin_mul_overflow(a, b, &out) ? SIZE_MAX : out;
+}
+
+std::size_t saturating_sum(std::size_t a, std::size_t b) noexcept {
+  std::size_t out;
+  return __builtin_add_overflow(a, b, &out) ? SIZE_MAX : out;
+}
 
 Plan make_plan(const GatedDeltaNetArgs& args) noexcept {
   const GatedDeltaNetShape& s = args.shape;
@@ -92,26 +106,27 @@ std::size_t lay_out(const GatedDeltaNetShape& s, std::byte* base, Workspace& w) 
   w.kpad = round_up(s.k_dim, 16) + kStridePad;
   w.vpad = round_up(s.v_dim, kColumnAlign);
   Carver carver(base);
-  w.keys = carver.take(w.cap * w.kpad);
-  w.queries = carver.take(queries * w.cap * w.kpad);
-  w.values = carver.take(w.cap * w.vpad);
-  w.outputs = carver.take(queries * w.cap * w.vpad);
-  if (s.per_key) w.factors = carver.take(w.cap * w.kpad);
-  w.decayed_keys = carver.take(w.cap * w.kpad);
-  w.decayed_queries = carver.take(w.cap * w.kpad);
+  w.keys = carver.take(w.cap, w.kpad);
+  w.queries = carver.take(queries, w.cap, w.kpad);
+  w.values = carver.take(w.cap, w.vpad);
+  w.outputs = carver.take(queries, w.cap, w.vpad);
+  if (s.per_key) w.factors = carver.take(w.cap, w.kpad);
+  w.decayed_keys = carver.take(w.cap, w.kpad);
+  w.decayed_queries = carver.take(w.cap, w.kpad);
   w.updates = carver.take(w.vpad);
-  w.row_state = carver.take(heads * s.v_dim * s.k_dim);
+  w.row_state = carver.take(heads, s.v_dim, s.k_dim);
   if (s.per_key || s.tokens < kGatedDeltaNetMinChunk) return carver.used();
-  w.keys_t = carver.take(s.k_dim * kChunkStride);
-  w.queries_t = carver.take(queries * s.k_dim * kChunkStride);
-  w.key_key = carver.take(w.cap * kChunkStride);
-  w.query_key = carver.take(queries * w.cap * kChunkStride);
-  w.solve = carver.take(w.cap * kChunkStride);
-  w.read = carver.take(queries * w.cap * kChunkStride);
-  w.update = carver.take(w.cap * kColumnAlign);
-  w.update_decayed = carver.take(w.cap * kColumnAlign);
-  w.panel_floats = w.vpad * (round_up(s.k_dim, 4) + kRowPad);
-  w.panels = carver.take(heads * w.panel_floats);
+  w.keys_t = carver.take(s.k_dim, kChunkStride);
+  w.queries_t = carver.take(queries, s.k_dim, kChunkStride);
+  w.key_key = carver.take(w.cap, kChunkStride);
+  w.query_key = carver.take(queries, w.cap, kChunkStride);
+  w.solve = carver.take(w.cap, kChunkStride);
+  w.read = carver.take(queries, w.cap, kChunkStride);
+  w.update = carver.take(w.cap, kColumnAlign);
+  w.update_decayed = carver.take(w.cap, kColumnAlign);
+  const std::int64_t panel_rows = round_up(s.k_dim, 4) + kRowPad;
+  w.panels = carver.take(heads, w.vpad, panel_rows);
+  w.panel_floats = base == nullptr ? 0 : w.vpad * panel_rows;
   return carver.used();
 }
 

@@ -64,6 +64,10 @@ struct Workspace {
   std::int64_t panel_floats = 0;
 };
 
+// SIZE_MAX where the exact value does not fit.
+std::size_t saturating_product(std::size_t a, std::size_t b) noexcept;
+std::size_t saturating_sum(std::size_t a, std::size_t b) noexcept;
+
 Plan make_plan(const GatedDeltaNetArgs& args) noexcept;
 Segment segment_of(const GatedDeltaNetArgs& args, std::int64_t row) noexcept;
 Item item_of(const Plan& plan, std::int64_t index) noexcept;

@@ -266,6 +266,12 @@ TEST(GatedDeltaNet, AnUnwantedStateChangesNoOutput) {
   }
 }
 
+TEST(GatedDeltaNet, AbsurdShapesAskForMoreScratchThanThereIs) {
+  GatedDeltaNetShape shape{1 << 20, 1 << 20, 1, 1, 1, std::int64_t{1} << 31, std::int64_t{1} << 31, 0, false};
+  for (const Level level : supported_levels())
+    EXPECT_EQ(gated_delta_net_scratch_bytes(level, shape), SIZE_MAX / 2) << level_name(level);
+}
+
 TEST(GatedDeltaNet, TheThreadsFloatingPointModeIsLeftAsItWas) {
   Options o;
   o.lengths = {70, 1};
