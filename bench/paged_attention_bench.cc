@@ -234,7 +234,7 @@ void run_case(const std::string& name, const Geometry& geometry, int threads, do
 
 int main(int argc, char** argv) try {
   using sluice::bench::Geometry;
-  const double budget = argc > 1 ? std::atof(argv[1]) : 3;
+  const double budget = argc > 1 ? std::strtod(argv[1], nullptr) : 3;
   const std::string part = argc > 2 ? argv[2] : "";
   const std::pair<const char*, Geometry> cases[] = {{"decode 4k", {16, 4095, 1}},   {"decode 4k", {8, 4095, 1}},
                                                     {"decode 32k", {16, 32767, 1}}, {"decode 32k", {8, 32767, 1}},

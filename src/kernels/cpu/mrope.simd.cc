@@ -43,7 +43,7 @@ void rotate_token(const MropeArgs& args, std::int64_t token) {
       if (args.interleaved) {
         rotate_interleaved(x + 2 * first, y + 2 * first, cos, sin, count);
       } else {
-        rotate_halves(x + first, x + pairs + first, y + first, y + pairs + first, cos, sin, count);
+        rotate_halves<T>({x + first, x + pairs + first}, {y + first, y + pairs + first}, cos, sin, count);
       }
     }
   }

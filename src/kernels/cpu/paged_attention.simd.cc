@@ -345,24 +345,24 @@ void sum_rows(const Context& x, std::int64_t row, std::int64_t rows, const SpanR
 // A block of rows over some positions of a span. Each row takes its own positions in ascending order, and no others: the
 // ones before and after those that all rows of the block see are added row by row.
 template <typename V>
-void sum_block(const Context& x, const Span& span, Range near, std::int64_t row, std::int64_t rows,
-               const SpanRows& where, const void* const* ahead) {
+void sum_block(const Context& x, const Span& span, Range near, Range rows, const SpanRows& where,
+               const void* const* ahead) {
   // Later rows see no less at the end and no more at the beginning.
-  const Range first = intersection(near, x.visible(span, row));
-  const Range last = intersection(near, x.visible(span, row + rows - 1));
+  const Range first = intersection(near, x.visible(span, rows.begin));
+  const Range last = intersection(near, x.visible(span, rows.end - 1));
   Range common{last.begin, first.end};
   if (common.empty()) common = {near.end, near.end};
   const bool ragged = first.begin < common.begin || common.end < last.end;
-  for (std::int64_t r = row; ragged && r < row + rows; ++r) {
+  for (std::int64_t r = rows.begin; ragged && r < rows.end; ++r) {
     const Range own = intersection(near, x.visible(span, r));
     sum_rows<V, false>(x, r, 1, where, nullptr, {own.begin, smaller(own.end, common.begin)});
   }
   if (ahead) {
-    sum_rows<V, true>(x, row, rows, where, ahead, common);
+    sum_rows<V, true>(x, rows.begin, rows.end - rows.begin, where, ahead, common);
   } else {
-    sum_rows<V, false>(x, row, rows, where, nullptr, common);
+    sum_rows<V, false>(x, rows.begin, rows.end - rows.begin, where, nullptr, common);
   }
-  for (std::int64_t r = row; ragged && r < row + rows; ++r) {
+  for (std::int64_t r = rows.begin; ragged && r < rows.end; ++r) {
     const Range own = intersection(near, x.visible(span, r));
     sum_rows<V, false>(x, r, 1, where, nullptr, {larger(own.begin, common.end), own.end});
   }
@@ -375,7 +375,7 @@ void sum_span(const Context& x, const Span& span, const SpanRows& where, const v
     const Range range{near, smaller(near + kNear, span.end)};
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
       count = block_rows(x.tile.rows, row, kSumRows);
-      sum_block<V>(x, span, range, row, count, where, row == 0 ? ahead : nullptr);
+      sum_block<V>(x, span, range, {row, row + count}, where, row == 0 ? ahead : nullptr);
     }
   }
 }

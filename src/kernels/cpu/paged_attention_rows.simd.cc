@@ -51,7 +51,7 @@ struct Angles {
     if (args.rotary_interleaved) {
       rotate_interleaved(first, first, cos, sin, pairs);
     } else {
-      rotate_halves(first, first + pairs, first, first + pairs, cos, sin, pairs);
+      rotate_halves<float>({first, first + pairs}, {first, first + pairs}, cos, sin, pairs);
     }
   }
 };

@@ -14,16 +14,22 @@ HWY_INLINE Pair turned(Pair p, Floats cos, Floats sin) {
   return {hn::NegMulAdd(p.v, sin, hn::Mul(p.u, cos)), hn::MulAdd(p.u, sin, hn::Mul(p.v, cos))};
 }
 
-// (u[i], v[i]) for i < count; the outputs may be the inputs.
 template <typename T>
-HWY_INLINE void rotate_halves(const T* u, const T* v, T* out_u, T* out_v, const float* cos, const float* sin,
+struct Halves {
+  T* u;
+  T* v;
+};
+
+// (u[i], v[i]) for i < count; the output may be the input.
+template <typename T>
+HWY_INLINE void rotate_halves(Halves<const T> x, Halves<T> out, const float* cos, const float* sin,
                               std::int64_t count) {
   for (std::int64_t i = 0; i < count; i += kLanes) {
     const std::int64_t left = count - i;
-    const Pair p = turned({load_up_to(u + i, left), load_up_to(v + i, left)}, load_up_to(cos + i, left),
+    const Pair p = turned({load_up_to(x.u + i, left), load_up_to(x.v + i, left)}, load_up_to(cos + i, left),
                           load_up_to(sin + i, left));
-    store_up_to(p.u, out_u + i, left);
-    store_up_to(p.v, out_v + i, left);
+    store_up_to(p.u, out.u + i, left);
+    store_up_to(p.v, out.v + i, left);
   }
 }
 
