@@ -176,7 +176,7 @@ void norm_case(std::int64_t tokens, DType type, int threads, double budget) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) try {
-  const double budget = argc > 1 ? std::atof(argv[1]) : 1;
+  const double budget = argc > 1 ? std::strtod(argv[1], nullptr) : 1;
   for (const int threads : {1, 2}) {
     for (const std::int64_t tokens : {1, 512}) {
       for (const sluice::DType type : {sluice::DType::f32, sluice::DType::f16, sluice::DType::bf16}) {

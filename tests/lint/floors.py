@@ -63,6 +63,8 @@ def check_own(path, target, floors, depends):
         return None
     if own is None:
         return "its folder is no sluice_library"
+    if target.startswith("tests/support/"):
+        return None if tree.is_test(path) else "only tests may see tests/support"
     if other is None:
         return None if target.endswith(".pb.h") else f"'{target}' lies in no sluice_library"
     if other == own:

@@ -23,6 +23,8 @@ class Floors(unittest.TestCase):
         self.assertIn("run half", include_complaints("src/session/session.cc", '#include "onnx/model.h"')[0])
         self.assertIn("relative", include_complaints("src/apps/main.cc", '#include "../base/error.h"')[0])
         self.assertEqual([], include_complaints("src/graph/graph.cc", '#include "base/error.h"'))
+        self.assertIn("only tests", include_complaints("src/graph/graph.cc", '#include "tests/support/golden.h"')[0])
+        self.assertEqual([], include_complaints("src/graph/graph_test.cc", '#include "tests/support/golden.h"'))
 
     def test_third_parties_stay_in_their_places(self):
         self.assertEqual(1, len(include_complaints("src/graph/graph.cc", "#include <onnxruntime_c_api.h>")))

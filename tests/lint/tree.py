@@ -25,7 +25,7 @@ def is_foreign(relative):
 
 
 def is_test(path):
-    return path.name.endswith(("_test.cc", "_test.h")) or path.parts[0] in ("tests", "fuzz")
+    return path.name.endswith(("_test.cc", "_test.h", "_fuzz.cc")) or path.parts[0] in ("tests", "fuzz")
 
 
 def strip_code(text):
