@@ -13,7 +13,7 @@ namespace sluice {
 
 enum class LayerKind { linear_attention, full_attention };
 enum class Activation { silu, gelu_tanh, gelu_erf, relu };
-enum class GateActivation { silu, sigmoid };  // of the gate z in linear_attn.norm (output_gate_type)
+enum class OutputGateActivation { silu, sigmoid };  // of the gate z in linear_attn.norm (output_gate_type)
 
 enum class RopeType { default_, linear, yarn };
 
@@ -61,7 +61,7 @@ struct HybridConfig {
 
   double rms_eps = 1e-6;
   Activation activation = Activation::silu;  // MLPs, experts and the convolution
-  GateActivation output_gate = GateActivation::silu;
+  OutputGateActivation output_gate = OutputGateActivation::silu;
   bool attention_bias = false;
   bool tied = false;          // the embedding is the output projection
   bool tie_disputed = false;  // the root and text_config disagree about it; tied is then true

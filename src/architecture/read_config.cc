@@ -154,10 +154,10 @@ class ConfigReader {
          text().path("hidden_act"), *name);
   }
 
-  GateActivation read_output_gate() {
+  OutputGateActivation read_output_gate() {
     const auto name = text().text("output_gate_type");
-    if (!name || *name == "silu" || *name == "swish") return GateActivation::silu;
-    if (*name == "sigmoid") return GateActivation::sigmoid;
+    if (!name || *name == "silu" || *name == "swish") return OutputGateActivation::silu;
+    if (*name == "sigmoid") return OutputGateActivation::sigmoid;
     fail("{} \"{}\" is not supported; supported are silu (swish), sigmoid", text().path("output_gate_type"), *name);
   }
 

@@ -56,7 +56,7 @@ TEST(ReadConfig, ReadsEverySizeOfADenseModel) {
   EXPECT_EQ(c.conv_kernel, 4);
   EXPECT_EQ(c.rms_eps, 1e-6);
   EXPECT_EQ(c.activation, Activation::silu);
-  EXPECT_EQ(c.output_gate, GateActivation::silu);
+  EXPECT_EQ(c.output_gate, OutputGateActivation::silu);
   EXPECT_FALSE(c.tied || c.attention_bias || c.has_vision || c.moe);
   EXPECT_THAT(c.layer_kinds, ElementsAre(kLinear, kLinear, kLinear, kFull));
   EXPECT_THAT(c.layers_of(kLinear), ElementsAre(0, 1, 2));
@@ -249,9 +249,9 @@ TEST(ReadConfig, HonoursActivationsAndGates) {
   const auto gate = [](const std::string& name) {
     return dense_config().with("output_gate_type", json_string(name)).read().output_gate;
   };
-  EXPECT_EQ(gate("silu"), GateActivation::silu);
-  EXPECT_EQ(gate("swish"), GateActivation::silu);
-  EXPECT_EQ(gate("sigmoid"), GateActivation::sigmoid);
+  EXPECT_EQ(gate("silu"), OutputGateActivation::silu);
+  EXPECT_EQ(gate("swish"), OutputGateActivation::silu);
+  EXPECT_EQ(gate("sigmoid"), OutputGateActivation::sigmoid);
   EXPECT_THAT(error_of(dense_config().with("output_gate_type", "\"tanh\"")),
               AllOf(HasSubstr("output_gate_type \"tanh\""), HasSubstr("sigmoid")));
   EXPECT_THAT(error_of(dense_config().with("attn_output_gate", "false")), HasSubstr("attn_output_gate"));

@@ -257,7 +257,7 @@ TEST(Variants, AttentionBiasSigmoidGateAndGeluReachTheirOperators) {
   HybridConfig config = tiny_config();
   config.moe_layers.assign(4, false);
   config.attention_bias = true;
-  config.output_gate = GateActivation::sigmoid;
+  config.output_gate = OutputGateActivation::sigmoid;
   config.activation = Activation::gelu_tanh;
   for (const ExportOptions& options : six_combinations()) {
     const DecoderGraph d = build(config, options);

@@ -292,7 +292,7 @@ TEST_F(Packages, OnnxAndItsRuntimeAgreeWithOurShapes) {
   HybridConfig plain = tiny_config();
   plain.moe_layers.assign(4, false);
   plain.activation = Activation::gelu_tanh;
-  plain.output_gate = GateActivation::sigmoid;
+  plain.output_gate = OutputGateActivation::sigmoid;
   plain.attention_bias = plain.tied = true;
   plain.conv_kernel = 1;
   cases.push_back({build(plain, six_combinations()[0]), ""});

@@ -68,7 +68,7 @@ Value gated_delta_net(DecoderContext& c, std::int64_t layer, Value x) {
   const Value recalled = recur(c, layer, {mixed[0], mixed[1], mixed[2], a, b});  // [tokens, value_dim]
 
   std::vector<Attribute> attributes{{"epsilon", static_cast<float>(config.rms_eps)}};
-  if (config.output_gate == GateActivation::sigmoid) attributes.push_back({"activation", std::string("sigmoid")});
+  if (config.output_gate == OutputGateActivation::sigmoid) attributes.push_back({"activation", std::string("sigmoid")});
   const Value weight = c.vector(layer_weight(layer, "linear.norm"), {config.linear_v_dim});
   const Value normed = c.g.emit(kGatedRMSNorm, "norm", {recalled, weight, z}, std::move(attributes));
   return c.linear("out", normed, layer_weight(layer, "linear.out"), config.hidden);

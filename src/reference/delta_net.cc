@@ -124,7 +124,7 @@ Rows<T> gated_delta_net(const LayerContext<T>& layer, const Rows<T>& x, LayerSta
       rms_norm<T>(o[t].subspan(h * dv, dv), norm, c.rms_eps);
     }
     for (std::size_t i = 0; i < o[t].size(); ++i) {
-      o[t][i] *= c.output_gate == GateActivation::silu ? silu(z[t][i]) : sigmoid(z[t][i]);
+      o[t][i] *= c.output_gate == OutputGateActivation::silu ? silu(z[t][i]) : sigmoid(z[t][i]);
     }
   }
   return linear(o, layer.weight("linear.out"), layer.executor);
