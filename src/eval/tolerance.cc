@@ -102,20 +102,16 @@ Tolerance derive_tolerance(const ToleranceBasis& basis) {
   const double least = Tolerance::kFloor * walk.u;
   Tolerance t;
   t.other_states = Tolerance::kMargin * walk.length();
-  if (!basis.noise) {
-    t.logits = Tolerance::kMargin * walk.length() * basis.max_logit;
-    t.formula = fmt::format("{} x {} x {:.4g}, the largest logit", Tolerance::kMargin, walk.text(), basis.max_logit);
-    return t;
-  }
+  t.logits = Tolerance::kMargin * walk.length() * basis.max_logit;
+  t.formula = fmt::format("{} x {} x {:.4g}, the largest logit", Tolerance::kMargin, walk.text(), basis.max_logit);
+  if (!basis.noise) return t;
   const double ratio = walk.length() / in_f32(walk).length();
-  t.formula = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
-                          Tolerance::kMeasuredMargin, basis.noise->logits);
-  if (ratio > 1) t.formula += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
   const double measured = Tolerance::kMeasuredMargin * basis.noise->logits * ratio;
-  t.logits = std::max(measured, least * basis.max_logit);
-  if (measured < t.logits) {
-    t.formula =
-        fmt::format("{} x {:.2g} x {:.4g}, roundings of the largest logit", Tolerance::kFloor, walk.u, basis.max_logit);
+  if (measured > t.logits) {
+    t.logits = measured;
+    t.formula = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
+                            Tolerance::kMeasuredMargin, basis.noise->logits);
+    if (ratio > 1) t.formula += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
   }
   for (const auto& [kind, noise] : basis.noise->states) {
     t.states[kind] = std::max(Tolerance::kStateMargin * noise * ratio, least);

@@ -9,6 +9,8 @@
 //   tolerance = kMeasuredMargin * noise * walk / (the walk of f32)
 // Elsewhere it is assumed to be kMargin (float32 runs of the golden models differ from float64 by 0.3 to 4 times `walk`):
 //   tolerance = kMargin * walk * the largest logit
+// The larger of the two holds for logits: the noise of few tokens is one draw, and a lucky one refused correct packages
+// whose gate or activation another library rounds more coarsely (ten times the noise of the reference was seen).
 #pragma once
 
 #include <cstdint>
