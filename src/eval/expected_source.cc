@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -140,6 +141,7 @@ class ExpectedFile final : public ExpectedSource {
     if (sequences_.empty()) {
       fail("{}: no tensor seq0.input_ids: expected seqN.input_ids, seqN.logits_pos and seqN.logits", path.string());
     }
+    refuse_unread(path);
   }
 
   std::string describe() const override { return fmt::format("logits in {}", file_.path().string()); }
@@ -194,6 +196,20 @@ class ExpectedFile final : public ExpectedSource {
     } else if (const std::int64_t step = position - static_cast<std::int64_t>(known_->ids.size()) + 1;
                e.greedy_logits && step >= 0 && step < e.greedy_logits->rows()) {
       sink(position, e.greedy_logits->row(step));
+    }
+  }
+
+  // Sequences count up from 0: one behind a gap would be left out silently.
+  void refuse_unread(const std::filesystem::path& path) const {
+    for (const SafetensorsEntry& entry : file_.entries()) {
+      const std::size_t dot = entry.name.find('.');
+      if (!entry.name.starts_with("seq") || dot == std::string::npos) continue;
+      std::size_t number = 0;
+      const char* const end = entry.name.data() + dot;
+      const auto [rest, error] = std::from_chars(entry.name.data() + 3, end, number);
+      if (error != std::errc() || rest != end || number < sequences_.size()) continue;
+      fail("{}: {} is there, but seq{}.input_ids is not: sequences count up from seq0 without a gap", path.string(),
+           entry.name, sequences_.size());
     }
   }
 

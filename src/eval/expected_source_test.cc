@@ -118,5 +118,15 @@ TEST_F(ExpectedFile, binds_all_sequences_to_one_vocabulary) {
               HasSubstr("seq1.logits has shape [1, 3], expected [1, 2]"));
 }
 
+TEST_F(ExpectedFile, refuses_sequences_behind_a_gap) {
+  const TestTensor first = ids("seq0.input_ids", {1}), rows = tensor<float>("seq0.logits", "F32", {1, 2}, {1, 2});
+  EXPECT_THAT(refusal({first, rows, ids("seq2.input_ids", {1})}),
+              HasSubstr("seq2.input_ids is there, but seq1.input_ids is not"));
+  EXPECT_THAT(refusal({first, rows, tensor<float>("seq1.logits", "F32", {1, 2}, {1, 2})}),
+              HasSubstr("seq1.logits is there, but seq1.input_ids is not"));
+  for (const char* other : {"sequence.length", "seqx.input_ids", "seq", "seq1", "split.logits", "seq-1.x"})
+    EXPECT_NO_THROW(open({first, rows, ids(other, {1})})) << other;
+}
+
 }  // namespace
 }  // namespace sluice
