@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kLogitsBytes = std::int64_t{128} << 20;  // of one step
 constexpr std::int64_t kDefaultPiece = 512;                     // tokens: enough rows to keep matrix products busy
+constexpr std::int64_t kMaxVocab = std::int64_t{1} << 32;       // beyond any model: rows of it fit 64 bits
 constexpr std::int64_t kGrowth = 256;                           // tokens that a cache grows by at least
 
 bool is_kv(StateKind kind) noexcept { return kind == StateKind::paged_kv || kind == StateKind::growing_kv; }
@@ -46,8 +47,13 @@ Sequence::Sequence(const Session& session, const SequenceOptions& options) : ses
   const PortInfo& logits = logits_port(session);
   if (!is_float_weight(logits.dtype))
     fail("{}: output 'logits' is {}; expected f32, f16 or bf16", session.graph().file, dtype_name(logits.dtype));
-  const std::int64_t row_bytes =
-      std::max<std::int64_t>(manifest.model.vocab, 1) * static_cast<std::int64_t>(dtype_bytes(logits.dtype));
+  const std::int64_t vocab = manifest.model.vocab;
+  const std::int64_t entries = logits.shape.empty() ? -1 : logits.shape.back().value;
+  if (vocab < 1 || vocab > kMaxVocab || (entries >= 0 && entries != vocab)) {
+    fail("{}: model: vocab is {}, but output 'logits' of {} has {} entries; export again", kManifestFile, vocab,
+         session.graph().file, entries < 0 ? "any number of" : std::to_string(entries));
+  }
+  const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(dtype_bytes(logits.dtype));
   max_rows_ = std::max<std::int64_t>(kLogitsBytes / row_bytes, 1);
   max_piece_ = options.max_piece > 0 ? options.max_piece : kDefaultPiece;
   if (options.max_piece <= 0 && !manifest.prune_lm_head && max_rows_ < max_piece_) {

@@ -443,6 +443,16 @@ TEST(Session, ReportsTheRuntimeItRunsWith) {
   EXPECT_NO_THROW(package.open({.register_operators = register_nothing, .threads = 1}));
 }
 
+TEST(Sequence, AManifestWhoseVocabularyIsNotTheGraphsIsRefused) {
+  for (const std::int64_t vocab : {std::int64_t{0}, std::int64_t{-1}, kVocab + 1, std::int64_t{1} << 62}) {
+    Manifest manifest = dense_manifest();
+    manifest.model.vocab = vocab;
+    const Package package("dense.onnx", manifest);
+    const Session session = package.open();
+    EXPECT_MESSAGE(Sequence{session}, fmt::format("sluice.json: model: vocab is {}", vocab));
+  }
+}
+
 TEST(StateShape, SymbolsAreReplacedByKindAndOthersRefused) {
   const StateInfo paged{StateKind::paged_kv,
                         0,
