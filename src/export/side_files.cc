@@ -9,6 +9,9 @@ namespace sluice {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr double kMostSearchValue = 1000;  // beyond any use
+constexpr std::int64_t kMostTopK = std::int64_t{1} << 31;
+
 constexpr const char* kCarried[] = {
     "tokenizer.json",
     "tokenizer_config.json",
@@ -26,9 +29,26 @@ constexpr const char* kCarried[] = {
     "README.md",
 };
 
+// A carried file that is there must be one: a link whose target is gone is an interrupted download.
+bool is_carried(const fs::path& file) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(file, ignored);
+  if (fs::is_regular_file(status)) return true;
+  if (fs::exists(status)) {
+    fail("{}: expected a file, found {}", file.string(), fs::is_directory(status) ? "a folder" : "something else");
+  }
+  if (fs::is_symlink(fs::symlink_status(file, ignored))) {
+    fail("{}: a symlink to {}, which does not exist; is the download complete?", file.string(),
+         fs::read_symlink(file, ignored).string());
+  }
+  return false;
+}
+
 std::optional<Json> read_optional(const fs::path& file) {
-  if (!fs::exists(file)) return std::nullopt;
-  return read_json(file);
+  if (!is_carried(file)) return std::nullopt;
+  Json json = read_json(file);
+  json.as_object(file.string());
+  return json;
 }
 
 // content -> id of the tokens that tokenizer.json adds beside its model, and of the model's own vocabulary on demand.
@@ -90,12 +110,20 @@ SearchDefaults search_of(const Json* generation) {
     const Json* value = generation->find(key);
     return value != nullptr && !value->is_null() ? value : nullptr;
   };
+  const auto number = [&](const char* key, double& to, double most) {
+    const Json* v = given(key);
+    if (v == nullptr) return;
+    to = v->as_number(file + key);
+    if (!(to >= 0 && to <= most)) fail("{}{} is {}; expected a number from 0 to {}", file, key, to, most);
+  };
   if (const Json* v = given("do_sample")) search.do_sample = v->as_bool(file + "do_sample");
-  if (const Json* v = given("temperature")) search.temperature = v->as_number(file + "temperature");
+  number("temperature", search.temperature, kMostSearchValue);
   if (const Json* v = given("top_k")) search.top_k = v->as_int(file + "top_k");
-  if (const Json* v = given("top_p")) search.top_p = v->as_number(file + "top_p");
-  if (const Json* v = given("repetition_penalty"))
-    search.repetition_penalty = v->as_number(file + "repetition_penalty");
+  if (search.top_k < 0 || search.top_k > kMostTopK)
+    fail("{}top_k is {}; expected an integer from 0 to {}", file, search.top_k, kMostTopK);
+  number("top_p", search.top_p, 1);
+  number("repetition_penalty", search.repetition_penalty, kMostSearchValue);
+  if (search.repetition_penalty == 0) fail("{}repetition_penalty is 0; expected a number above 0", file);
   return search;
 }
 
@@ -119,7 +147,7 @@ void check_ids(const SideFiles& files, std::int64_t vocab) {
 SideFiles read_side_files(const fs::path& checkpoint, const HybridConfig& config) {
   SideFiles out;
   for (const char* name : kCarried) {
-    if (fs::is_regular_file(checkpoint / name)) out.names.emplace_back(name);
+    if (is_carried(checkpoint / name)) out.names.emplace_back(name);
   }
   const auto tokenizer_config = read_optional(checkpoint / "tokenizer_config.json");
   const auto generation = read_optional(checkpoint / "generation_config.json");

@@ -7,12 +7,14 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/message_of.h"
 
 namespace sluice {
 namespace fs = std::filesystem;
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class SideFilesTest : public ::testing::Test {
  protected:
@@ -24,6 +26,9 @@ class SideFilesTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(root_); }
   void put(const char* name, const std::string& text) const { std::ofstream(root_ / name) << text; }
+  std::string message() const {
+    return testing::message_of([&] { read_side_files(root_, config_); });
+  }
 
   fs::path root_;
   HybridConfig config_;
@@ -64,6 +69,45 @@ TEST_F(SideFilesTest, WrongTypesNameFileAndKey) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("generation_config.json: top_k"));
+  }
+}
+
+TEST_F(SideFilesTest, WhatIsNoObjectIsRefusedByName) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    for (const char* text : {"[]", "null", "3", "\"x\""}) {
+      put(name, text);
+      EXPECT_THAT(message(), HasSubstr(std::string(name) + ": expected an object, found")) << text;
+    }
+    fs::remove(root_ / name);
+  }
+}
+
+TEST_F(SideFilesTest, SearchValuesOutOfSenseAreRefusedByName) {
+  const std::pair<const char*, const char*> values[] = {{"temperature", "-1"},
+                                                        {"top_k", "-5"},
+                                                        {"top_p", "1.5"},
+                                                        {"top_p", "-0.1"},
+                                                        {"repetition_penalty", "0"},
+                                                        {"repetition_penalty", "-2"},
+                                                        {"temperature", "1e300"},
+                                                        {"top_k", "9000000000"}};
+  for (const auto& [key, value] : values) {
+    put("generation_config.json", std::string("{\"") + key + "\":" + value + "}");
+    EXPECT_THAT(message(), HasSubstr(std::string("generation_config.json: ") + key + " is")) << value;
+  }
+  put("generation_config.json", R"({"temperature":0,"top_k":0,"top_p":1,"repetition_penalty":1})");
+  EXPECT_EQ(message(), "no error");
+}
+
+// Left out silently, a package would lose its tokenizer to an interrupted download.
+TEST_F(SideFilesTest, WhatIsThereAndNoFileIsRefusedByName) {
+  for (const char* name : {"tokenizer.json", "generation_config.json", "chat_template.jinja", "README.md"}) {
+    fs::create_symlink(root_ / "gone", root_ / name);
+    EXPECT_THAT(message(), HasSubstr(std::string(name) + ": a symlink to")) << name;
+    fs::remove(root_ / name);
+    fs::create_directory(root_ / name);
+    EXPECT_THAT(message(), HasSubstr(std::string(name) + ": expected a file, found a folder")) << name;
+    fs::remove(root_ / name);
   }
 }
 
