@@ -60,6 +60,7 @@ std::vector<std::string> names_ending(const fs::path& directory, std::string_vie
 
 [[noreturn]] void fail_absent_path(const fs::path& path) {
   const std::string text = path.string();
+  if (text.empty()) fail("the checkpoint is an empty path; expected a folder");
   if (!path.is_absolute() && std::count(text.begin(), text.end(), '/') == 1 && !text.starts_with("./")) {
     fail("{}: no such file or folder; if this is a name on a model hub, download the model and give its folder", text);
   }

@@ -17,9 +17,16 @@ namespace sluice {
 namespace fs = std::filesystem;
 namespace {
 
+// A target that is a link names the folder behind it: the package belongs there, and its stage beside it.
 fs::path absolute_target(const fs::path& target) {
+  if (target.empty()) fail("the output is an empty path; expected a folder to write");
   fs::path out = fs::absolute(target).lexically_normal();
-  return out.filename().empty() ? out.parent_path() : out;  // "out/" names the folder "out"
+  if (out.filename().empty()) out = out.parent_path();  // "out/" names the folder "out"
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(out, error))) return out;
+  fs::path behind = fs::canonical(out, error);
+  if (error) fail("{}: a symlink that leads nowhere; remove it or choose another output", target.string());
+  return behind;
 }
 
 void sync_path(const fs::path& path, int flags) {

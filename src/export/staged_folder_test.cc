@@ -128,5 +128,29 @@ TEST_F(StagedFolderTest, AWriterHashesWhatItWrites) {
   EXPECT_THAT(message_of([&] { FileWriter again(root_ / "data", true); }), HasSubstr("cannot be made"));
 }
 
+TEST_F(StagedFolderTest, ALinkStandsForTheFolderBehindIt) {
+  fs::create_directories(root_ / "disk" / "real");
+  fs::create_symlink(root_ / "disk" / "real", root_ / "out");
+  for (const char* text : {"1", "2"}) {  // written, then replaced
+    StagedFolder stage(root_ / "out", {.force = true});
+    put(stage.path() / "a", text);
+    put(stage.path() / "sluice.json", "{}");
+    stage.commit();
+    EXPECT_TRUE(fs::is_symlink(root_ / "out"));
+    EXPECT_EQ(get(root_ / "disk" / "real" / "a"), text);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "disk"), {}), 1);
+}
+
+TEST_F(StagedFolderTest, ATargetThatLeadsNowhereIsRefusedBeforeAnythingIsWritten) {
+  fs::create_symlink(root_ / "gone", root_ / "out");
+  fs::create_symlink(root_ / "loop", root_ / "loop");
+  for (const char* name : {"out", "loop"})
+    EXPECT_THAT(message_of([&] { check_target(root_ / name, true); }), HasSubstr("a symlink that leads nowhere"))
+        << name;
+  EXPECT_THAT(message_of([&] { check_target("", false); }), HasSubstr("empty path"));
+  EXPECT_EQ(entries(), 2u);
+}
+
 }  // namespace
 }  // namespace sluice
