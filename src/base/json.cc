@@ -128,42 +128,47 @@ std::string_view Json::type_name() const {
   return is_array() ? "array" : "object";
 }
 
+// What a message says was found: "null", or a type with the beginning of the value.
+std::string Json::found() const {
+  return is_null() ? "null" : fmt::format("{} {}", type_name(), dump(-1).substr(0, 80));
+}
+
 bool Json::as_bool(std::string_view what) const {
   if (const bool* v = std::get_if<bool>(&value_)) return *v;
-  fail("{}: expected true or false, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected true or false, found {}", what, found());
 }
 
 std::int64_t Json::as_int(std::string_view what) const {
   if (const auto* v = std::get_if<std::int64_t>(&value_)) return *v;
-  fail("{}: expected an integer of 64 bits, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected an integer of 64 bits, found {}", what, found());
 }
 
 std::uint64_t Json::as_uint(std::string_view what) const {
   if (const auto* v = std::get_if<std::uint64_t>(&value_)) return *v;
   if (const auto* v = std::get_if<std::int64_t>(&value_); v && *v >= 0) return static_cast<std::uint64_t>(*v);
-  fail("{}: expected an integer of at least 0, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected an integer of at least 0, found {}", what, found());
 }
 
 double Json::as_number(std::string_view what) const {
   if (const auto* v = std::get_if<double>(&value_)) return *v;
   if (const auto* v = std::get_if<std::int64_t>(&value_)) return static_cast<double>(*v);
   if (const auto* v = std::get_if<std::uint64_t>(&value_)) return static_cast<double>(*v);
-  fail("{}: expected a number, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected a number, found {}", what, found());
 }
 
 const std::string& Json::as_string(std::string_view what) const {
   if (const auto* v = std::get_if<std::string>(&value_)) return *v;
-  fail("{}: expected a string, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected a string, found {}", what, found());
 }
 
 const Json::Array& Json::as_array(std::string_view what) const {
   if (const auto* v = std::get_if<Array>(&value_)) return *v;
-  fail("{}: expected an array, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected an array, found {}", what, found());
 }
 
 const Json::Object& Json::as_object(std::string_view what) const {
   if (const auto* v = std::get_if<Object>(&value_)) return *v;
-  fail("{}: expected an object, found {} {}", what, type_name(), dump(-1).substr(0, 80));
+  fail("{}: expected an object, found {}", what, found());
 }
 
 const Json* Json::find(std::string_view key) const {

@@ -80,6 +80,8 @@ class Json {
   bool operator==(const Json&) const = default;
 
  private:
+  std::string found() const;
+
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
 };
 
