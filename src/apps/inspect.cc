@@ -42,12 +42,22 @@ void write_page(const std::string& path, const InspectReport& report) {
 
 int run_inspect(const InspectArguments& a) {
   TerminalProgress progress("checking", a.common.quiet);
-  const InspectReport report = inspect(a.path);
   std::optional<CheckReport> checked;
   if (a.check) {
     const int hardware = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     ThreadPool pool(a.common.threads > 0 ? a.common.threads : hardware);
     checked = check(a.path, pool, progress);
+  }
+  InspectReport report;
+  try {
+    report = inspect(a.path);
+  } catch (const Error& error) {
+    // A package too damaged to be shown has been checked all the same: that is the answer.
+    if (!checked || checked->good()) throw;
+    checked->problems.push_back(error.what());
+    const Json json = Json().set("check", to_json(*checked));
+    std::fputs((a.common.json ? json.dump() + "\n" : to_text(*checked)).c_str(), stdout);
+    return kAnswerIsNo;
   }
   if (!a.html.empty()) write_page(a.html, report);
   if (a.common.json) {

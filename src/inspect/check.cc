@@ -40,6 +40,8 @@ class PackageCheck {
     ++report_.files;
     if (error) {
       report_.problems.push_back(fmt::format("{}: {}", file.path, error.message()));
+    } else if (!fs::is_regular_file(package_ / file.path)) {
+      report_.problems.push_back(fmt::format("{}: expected a file, found something else", file.path));
     } else if (bytes != file.bytes) {
       report_.problems.push_back(fmt::format("{}: {} bytes, but the manifest says {}", file.path, bytes, file.bytes));
     } else if (const std::string hash = hash_of(package_ / file.path); hash != file.xxh3) {
