@@ -143,7 +143,8 @@ int run_bench(const BenchArguments& a) {
   const Manifest manifest = read_manifest(a.package);
   const WeightCost cost = cost_of(manifest);
   for (const std::int64_t prompt : a.prompts) {
-    if (prompt < 1 || prompt + a.decode > manifest.model.context_length) {
+    if (prompt < 1) fail("--prompt {}: expected a length of at least 1", prompt);
+    if (prompt > manifest.model.context_length || prompt + a.decode > manifest.model.context_length) {
       fail("--prompt {} with --decode {} does not fit the package's context of {}", prompt, a.decode,
            manifest.model.context_length);
     }
@@ -178,15 +179,19 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("PACKAGE", a->package, "Package folder written by sluice export")->required();
   command->add_option("--prompt", a->prompts, "Prompt lengths, separated by commas")
       ->delimiter(',')
+      ->check(whole_number)
       ->capture_default_str();
   command->add_option("--decode", a->decode, "Tokens to decode after each prompt")
+      ->check(whole_number)
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeat", a->repeats, "Repetitions; the best counts")
+      ->check(whole_number)
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--bench-threads", a->threads, "Thread counts to measure, separated by commas")
       ->delimiter(',')
+      ->check(whole_number)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_session_options(*command, a->session);

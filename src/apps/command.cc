@@ -9,6 +9,7 @@ namespace sluice {
 
 void add_common(CLI::App& command, CommonOptions& options) {
   command.add_option("--threads", options.threads, "Threads to use; 0 is one a hardware thread")
+      ->check(whole_number)
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_flag("--quiet", options.quiet, "No progress and no notices on stderr");

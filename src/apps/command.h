@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -31,6 +33,14 @@ void add_bench(CLI::App& app, Action& action);
 
 // --threads, --quiet and --json, with the same words everywhere.
 void add_common(CLI::App& command, CommonOptions& options);
+
+// A check for options that take integers: the parser takes "" for 0, "0x1" for 1 and cuts what is too large.
+inline std::string whole_number(const std::string& text) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && rest == end ? "" : "\"" + text + "\" is no integer";
+}
 
 // The folder of the running program, links resolved: the operator library lies in ../lib of it.
 std::filesystem::path program_folder();

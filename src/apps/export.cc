@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <initializer_list>
 #include <map>
+#include <vector>
 
 #include "apps/command.h"
 #include "apps/terminal_progress.h"
@@ -178,6 +180,48 @@ int run_export(const ExportArguments& a) {
   return kDone;
 }
 
+// The set of a choice is told by --help and by the message that refuses another.
+CLI::IsMember one_of(std::initializer_list<std::string> names) {
+  return CLI::IsMember(std::vector<std::string>(names));
+}
+
+void add_choices(CLI::App* command, ExportArguments* a) {
+  command->add_option("--target", a->target, "Who runs it: ort-cpu | ort-cuda | sluice")
+      ->check(one_of({"ort-cpu", "ort-cuda", "sluice"}))
+      ->capture_default_str();
+  command->add_option("--layout", a->layout, "dense | packed (continuous batching); default by target")
+      ->check(one_of({"dense", "packed"}));
+  command
+      ->add_option("--recurrence", a->recurrence,
+                   "linear-attention | gated-delta-net | varlen-linear-attention; default by target")
+      ->check(one_of({"linear-attention", "gated-delta-net", "varlen-linear-attention"}));
+  command
+      ->add_option("--gates", a->gates,
+                   "raw (gates inside the operator) | effective (computed in the graph); default by recurrence")
+      ->check(one_of({"raw", "effective"}));
+  command->add_option("--dtype", a->dtype, "Activations: fp32 | fp16 | bf16; default by target")
+      ->check(one_of({"fp32", "fp16", "bf16"}));
+  command
+      ->add_option("--weights", a->weights,
+                   "Stored matrices: source (as in the checkpoint) | fp32 | fp16 | bf16; default by target")
+      ->check(one_of({"source", "fp32", "fp16", "bf16"}));
+}
+
+// What bounds them is the model or the target, so that here they need only be integers.
+void add_numbers(CLI::App* command, ExportArguments* a) {
+  command->add_option("--num-layers", a->num_layers, "Keep the leading layers only")->check(whole_number);
+  command
+      ->add_option("--state-update-capacity", a->capacity,
+                   "Draft tokens whose state can be rolled back: 0..8, packed only")
+      ->check(whole_number)
+      ->capture_default_str();
+  command->add_option("--kv-blocks", a->kv_blocks, "Blocks of the KV pool, packed only")->check(whole_number);
+  command->add_option("--block-size", a->block_size, "Tokens a KV block, packed only")->check(whole_number);
+  command->add_option("--max-batch", a->max_batch, "Requests a step, packed only")->check(whole_number);
+  command->add_option("--max-length", a->max_length, "Longest sequence: context length and rows of the position tables")
+      ->check(whole_number);
+}
+
 }  // namespace
 
 void add_export(CLI::App& app, Action& action) {
@@ -188,26 +232,9 @@ void add_export(CLI::App& app, Action& action) {
       ->add_option("CHECKPOINT", a->checkpoint, "Checkpoint folder: config.json and safetensors (a hub snapshot works)")
       ->required();
   command->add_option("OUTPUT", a->output, "Folder to write")->required();
-  command->add_option("--target", a->target, "Who runs it: ort-cpu | ort-cuda | sluice")->capture_default_str();
-  command->add_option("--layout", a->layout, "dense | packed (continuous batching); default by target");
-  command->add_option("--recurrence", a->recurrence,
-                      "linear-attention | gated-delta-net | varlen-linear-attention; default by target");
-  command->add_option("--gates", a->gates,
-                      "raw (gates inside the operator) | effective (computed in the graph); default by recurrence");
-  command->add_option("--dtype", a->dtype, "Activations: fp32 | fp16 | bf16; default by target");
-  command->add_option("--weights", a->weights,
-                      "Stored matrices: source (as in the checkpoint) | fp32 | fp16 | bf16; default by target");
-  command->add_option("--num-layers", a->num_layers, "Keep the leading layers only");
+  add_choices(command, a.get());
+  add_numbers(command, a.get());
   command->add_flag("--prune-lm-head", a->prune, "Logits of the last position (packed: of logits_indices) only");
-  command
-      ->add_option("--state-update-capacity", a->capacity,
-                   "Draft tokens whose state can be rolled back: 0..8, packed only")
-      ->capture_default_str();
-  command->add_option("--kv-blocks", a->kv_blocks, "Blocks of the KV pool, packed only");
-  command->add_option("--block-size", a->block_size, "Tokens a KV block, packed only");
-  command->add_option("--max-batch", a->max_batch, "Requests a step, packed only");
-  command->add_option("--max-length", a->max_length,
-                      "Longest sequence: context length and rows of the position tables");
   command->add_flag("--force", a->force, "Replace a package that is there");
   command->add_flag("--no-sync", a->no_sync, "Do not wait until the disk has it");
   command->add_flag(

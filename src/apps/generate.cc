@@ -39,6 +39,7 @@ Ids are token ids; where the package has a tokenizer.json the text is shown as w
 std::vector<std::int64_t> read_ids(const std::string& file) {
   std::ifstream in(file);
   if (!in) fail("{}: cannot be opened; expected a file of token ids", file);
+  if (std::filesystem::is_directory(file)) fail("{}: a folder; expected a file of token ids", file);
   std::vector<std::int64_t> ids;
   for (std::string word; in >> word;) {
     for (std::size_t at = 0; at < word.size();) {
@@ -61,8 +62,8 @@ void check_ids(const std::vector<std::int64_t>& ids, const ModelInfo& model) {
       fail("token id {} at position {} is outside the vocabulary of {}", ids[i], i, model.vocab);
   }
   if (static_cast<std::int64_t>(ids.size()) >= model.context_length) {
-    fail("{} token ids do not fit the package's context of {}; export with a larger --max-length", ids.size(),
-         model.context_length);
+    fail("{} token ids leave no room for a new one in the package's context of {}; export with a larger --max-length",
+         ids.size(), model.context_length);
   }
 }
 
@@ -135,10 +136,13 @@ void add_generate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("generate", "Continue token ids greedily with a package");
   command->footer(kExamples);
   command->add_option("PACKAGE", a->package, "Package folder written by sluice export")->required();
-  CLI::Option* ids = command->add_option("--ids", a->ids, "Prompt token ids, separated by commas")->delimiter(',');
+  CLI::Option* ids = command->add_option("--ids", a->ids, "Prompt token ids, separated by commas")
+                         ->delimiter(',')
+                         ->check(whole_number);
   command->add_option("--ids-file", a->ids_file, "File of prompt token ids, separated by commas or white space")
       ->excludes(ids);
   command->add_option("--max-tokens", a->max_tokens, "New tokens at most")
+      ->check(whole_number)
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->capture_default_str();
   command->add_flag("--ignore-eos", a->ignore_eos, "Go on after an end-of-sequence id");

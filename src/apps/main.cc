@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 
 #include "apps/command.h"
@@ -20,6 +21,9 @@ int run(int argc, char** argv) {
   Action action;
   for (const auto add : {add_export, add_inspect, add_verify, add_generate, add_bench}) add(app, action);
   try {
+    // The parser would say that a subcommand is missing, and not which word is none.
+    const auto is_meant = [&](const CLI::App* command) { return argc > 1 && command->check_name(argv[1]); };
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_meant).empty()) throw CLI::ExtrasError({argv[1]});
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kDone : kWrongUsage;
@@ -32,7 +36,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return sluice::run(argc, argv);
+    const int code = sluice::run(argc, argv);
+    std::cout.flush();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) {
+      sluice::fail("standard output: cannot be written, so the result is lost; is the disk full?");
+    }
+    return code;
   } catch (const sluice::Error& error) {
     fmt::print(stderr, "sluice: {}\n", error.what());
   } catch (const std::bad_alloc&) {

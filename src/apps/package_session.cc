@@ -42,8 +42,9 @@ void add_session_options(CLI::App& command, SessionArguments& a) {
   command.add_option("--operators", a.operators, "Whose kernels run: auto (by the package's target) | stock | sluice")
       ->check(CLI::IsMember({"auto", "stock", "sluice"}))
       ->capture_default_str();
-  command.add_option("--level", a.level,
-                     "Instruction set of our kernels: scalar | avx2 | avx512; default the best here");
+  command
+      .add_option("--level", a.level, "Instruction set of our kernels: scalar | avx2 | avx512; default the best here")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
   command.add_flag("--spin", a.spin, "Worker threads spin between operators: faster on an idle machine");
   command.add_flag("--no-prepack", a.no_prepack, "Leave stock weights in the mapped file instead of repacking them");
 }
@@ -51,6 +52,12 @@ void add_session_options(CLI::App& command, SessionArguments& a) {
 SessionOptions session_options(const SessionArguments& a, const Manifest& manifest, int threads) {
   SessionOptions options;
   const bool own = a.operators == "sluice" || (a.operators == "auto" && manifest.target != "ort-cpu");
+  if (!own && manifest.target == "sluice") {
+    fail("--operators stock: a package for --target sluice needs the operators that stock ONNX Runtime lacks");
+  }
+  if (!own && !a.level.empty()) {
+    fail("--level {}: stock kernels run this package; --operators sluice brings those that have a level", a.level);
+  }
   if (own) options.register_operators = operators_at(chosen_level(a.level));
   options.threads = threads;
   options.spin = a.spin;

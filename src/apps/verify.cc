@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/package_session.h"
 #include "apps/terminal_progress.h"
+#include "base/error.h"
 
 namespace sluice {
 namespace {
@@ -46,6 +47,10 @@ VerifyOptions options_of(const VerifyArguments& a) {
 }
 
 int run_verify(const VerifyArguments& a) {
+  if (a.checkpoint.empty() && a.against.empty() && !(a.lengths.empty() && a.ids.empty())) {
+    fail("--{}: --expect brings its own sequences; give --checkpoint or --against beside it",
+         a.ids.empty() ? "lengths" : "ids");
+  }
   TerminalProgress progress("verifying", a.common.quiet);
   const VerifyReport report = verify(options_of(a), progress);
   const std::string text = a.common.json ? to_json(report).dump() + "\n" : to_text(report);
@@ -70,9 +75,13 @@ void add_verify(CLI::App& app, Action& action) {
   baselines->add_option("--against", a->against, "Another package of the same model");
   baselines->require_option(1, 3);
   command->add_option("--lengths", a->lengths, "Sequences of so many pseudo-random ids; default 1,7,65,130")
-      ->delimiter(',');
-  command->add_option("--ids", a->ids, "A sequence of these ids, beside or instead of the lengths")->delimiter(',');
+      ->delimiter(',')
+      ->check(whole_number);
+  command->add_option("--ids", a->ids, "A sequence of these ids, beside or instead of the lengths")
+      ->delimiter(',')
+      ->check(whole_number);
   command->add_option("--greedy", a->greedy, "Greedy tokens behind every sequence")
+      ->check(whole_number)
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_flag("--f32-reference", a->single_precision, "Reference in float: faster, as noisy as the package");
