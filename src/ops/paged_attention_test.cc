@@ -247,7 +247,7 @@ TEST(PagedAttention, RefusesIndicesThatWouldLeaveTheirTensors) {
        edit(6, 1, 2147483647)},
       {"input 7 (block_table): expected a block for position 0 of row 0, found -1 at column 0", edit(7, 0, -1)},
       {"input 7 (block_table): expected a block for position 4 of row 1, found -1 at column 1", edit(7, 5, -1)},
-      {"input 7 (block_table): expected blocks below 14, found 17 in row 2 at column 1", edit(7, 9, 17)},
+      {"input 7 (block_table): expected blocks from 0 to below 14, found 17 in row 2 at column 1", edit(7, 9, 17)},
   };
   expect_complaints({}, mistakes);
   const Mistake slots[] = {

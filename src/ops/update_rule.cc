@@ -37,6 +37,7 @@ void expect_by_rule(const Argument& argument, bool needed, UpdateRule rule) {
 
 void expect_gate_dtype(const Argument& argument, const Argument& query) {
   if (argument.dtype == DType::f32 || argument.dtype == query.dtype) return;
+  if (query.dtype == DType::f32) expect_dtype(argument, {DType::f32});
   fail("{}: expected f32 or {} as {}, found {}", label(argument), dtype_name(query.dtype), label(query),
        dtype_name(argument.dtype));
 }

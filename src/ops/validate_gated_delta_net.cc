@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::int64_t kMaxCapacity = 8;  // tokens a row
 
+// Added to the sum of squares of q and k: the runtime's operator takes another with the sigmoid gate (measured, 1.32).
+constexpr float kEpsilon = 1e-12f;
+constexpr float kSigmoidGateEpsilon = 1e-6f;
+
 GateActivation parse_gate_activation(std::string_view text) {
   if (text == "none") return GateActivation::none;
   if (text == "softplus" || text == "qwen") return GateActivation::softplus;
@@ -253,6 +257,7 @@ GatedDeltaNetCall validate_gated_delta_net(const GatedDeltaNetAttributes& attrib
   args.gate_lower_bound = attributes.gate_lower_bound;
   args.scale = attributes.scale;
   args.qk_l2_norm = attributes.qk_l2_norm;
+  args.qk_l2_epsilon = attributes.gate_activation == GateActivation::sigmoid ? kSigmoidGateEpsilon : kEpsilon;
   args.shape.capacity = attributes.capacity;
   expect_float(in.query);
   if (in.key.present) expect_same_dtype(in.key, in.query);

@@ -139,8 +139,8 @@ void read_vectors(const PagedAttentionInputs& in, PagedAttentionArgs& args) {
       fail("{}: expected a block for position {} of row {}, found {} at column {}", label(in.block_table),
            wrong.position, wrong.index / columns, wrong.value, wrong.index % columns);
     case PagedIndexError::block_out_of_range:
-      fail("{}: expected blocks below {}, found {} in row {} at column {}", label(in.block_table), wrong.limit,
-           wrong.value, wrong.index / columns, wrong.index % columns);
+      fail("{}: expected blocks from 0 to below {}, found {} in row {} at column {}", label(in.block_table),
+           wrong.limit, wrong.value, wrong.index / columns, wrong.index % columns);
     case PagedIndexError::slot_out_of_range:
       fail("{}: expected slots from -1 to below {}, found {} for token {}", label(in.slot_mapping), wrong.limit,
            wrong.value, wrong.index);

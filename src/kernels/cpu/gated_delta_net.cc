@@ -96,7 +96,7 @@ class ScalarHead {
       sum += out[i] * out[i];
     }
     if (!a_.qk_l2_norm) return;
-    for (std::int64_t i = 0; i < s_.k_dim; ++i) out[i] /= std::sqrt(sum + 1e-12);
+    for (std::int64_t i = 0; i < s_.k_dim; ++i) out[i] /= std::sqrt(sum + a_.qk_l2_epsilon);
   }
 
   std::int64_t key_head() const { return head_ / (s_.v_heads / s_.k_heads); }

@@ -3,7 +3,7 @@
 // A row is one request's segment [cu_seqlens[b], cu_seqlens[b + 1]) of the packed tokens. Per row and value head h,
 // with the state S [v_dim, k_dim] ("V-major"), for every token in order (Yang et al., "Gated Delta Networks", 2024, eq.
 // 10):
-//     q, k = q / sqrt(sum q^2 + 1e-12), k / sqrt(sum k^2 + 1e-12)      with qk_l2_norm
+//     q, k = q / sqrt(sum q^2 + e), k / sqrt(sum k^2 + e)              with qk_l2_norm, e = qk_l2_epsilon
 //     g    = decay                                                     GateActivation::none
 //          | -exp(a_log) * softplus(decay + dt_bias)                   GateActivation::softplus
 //          | gate_lower_bound * sigmoid(exp(a_log) * (decay + dt_bias))  GateActivation::sigmoid
@@ -86,6 +86,7 @@ struct GatedDeltaNetArgs {
   float gate_lower_bound = -5.0f;
   float scale = 0.0f;  // 0 = 1 / sqrt(k_dim)
   bool qk_l2_norm = false;
+  float qk_l2_epsilon = 1e-12f;  // added to the sum of squares
 
   DType dtype = DType::f32;  // of query, key, value and output: f32, f16 or bf16
   HeadsView query;           // [tokens, q_heads, k_dim] dtype

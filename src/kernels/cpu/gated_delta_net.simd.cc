@@ -142,7 +142,7 @@ class ItemRun {
       load_row(address(args_.key, begin + t, key_head_), args_.dtype, shape_.k_dim, row, work_.kpad);
       const float squares = sum_squares(row, work_.kpad);
       unit = unit && squares <= kUnitKeySquared;
-      if (args_.qk_l2_norm) scale_row(row, work_.kpad, 1.0f / root(squares + 1e-12f));
+      if (args_.qk_l2_norm) scale_row(row, work_.kpad, 1.0f / root(squares + args_.qk_l2_epsilon));
     }
     clear_behind(work_.keys, count, work_.kpad);
     return unit;
@@ -156,7 +156,7 @@ class ItemRun {
         float* row = rows + t * work_.kpad;
         load_row(address(args_.query, begin + t, head + q), args_.dtype, shape_.k_dim, row, work_.kpad);
         float factor = plan_.scale;
-        if (args_.qk_l2_norm) factor /= root(sum_squares(row, work_.kpad) + 1e-12f);
+        if (args_.qk_l2_norm) factor /= root(sum_squares(row, work_.kpad) + args_.qk_l2_epsilon);
         scale_row(row, work_.kpad, factor);
       }
       clear_behind(rows, count, work_.kpad);
