@@ -1,5 +1,6 @@
 #include "ops/inference.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -126,6 +127,12 @@ class NodeShapes final : public ShapeContext {
 
   const std::vector<std::optional<Extents>>& outputs() const { return outputs_; }
 
+  // No operator here takes a scalar: an input without extents is one whose rank is not known.
+  bool ranks_known() const {
+    return std::ranges::none_of(inputs_, [](const Tensor& t) { return t.type.has_value() && t.shape.empty(); });
+  }
+  bool is_gated_delta_net() const { return attributes_.spec().name == "GatedDeltaNet"; }
+
  private:
   const NodeAttributes& attributes_;
   std::vector<Tensor> inputs_;
@@ -149,15 +156,26 @@ Extents unknown_shape(const OperatorSpec& spec, std::size_t rank, UnknownExtents
   return shape;
 }
 
-// A node whose shapes do not fit gets outputs of the right type all the same: without one ONNX Runtime would guess it,
-// and complain of its guess instead of letting the kernel say what is wrong.
+// The rank of an output where the shapes of the inputs do not tell it; 0 where nothing does.
+std::size_t rank_of_output(const NodeShapes& shapes, const PortSpec& output) {
+  if (output.rank > 0) return output.rank;
+  const std::size_t rank = shapes.input_shape(0).size();
+  if (!shapes.is_gated_delta_net()) return rank;
+  if (shapes.has_input(2)) return std::max(rank, shapes.input_shape(2).size());  // query and value are of one rank
+  return rank > 0 ? rank + 1 : 0;  // [.., width] for query, key and value: heads are an axis more
+}
+
+// A node whose shapes do not fit or are not known gets outputs of the right type all the same: without one ONNX Runtime
+// would guess it, and complain of its guess instead of letting the kernel say what is wrong. A type comes only with a
+// shape.
 void infer_shapes(const OperatorSpec& spec, NodeShapes& shapes, UnknownExtents& unknown) {
   try {
+    if (!shapes.ranks_known()) fail("an input without shape");
     if (spec.infer != nullptr) return spec.infer(shapes);
     shapes.set_output_shape(0, shapes.input_shape(0));
   } catch (const Error&) {
     for (std::size_t i = 0; i < spec.outputs.size() && spec.outputs[i].presence == Presence::required; ++i) {
-      shapes.set_output_shape(i, unknown_shape(spec, shapes.input_shape(0).size(), unknown));
+      shapes.set_output_shape(i, unknown_shape(spec, rank_of_output(shapes, spec.outputs[i]), unknown));
     }
   }
 }
@@ -191,10 +209,7 @@ void infer(const OrtApi& api, const OperatorSpec& spec, OrtShapeInferContext& co
   std::size_t count = 0;
   check(api, api.ShapeInferContext_GetInputCount(&context, &count));
   std::vector<Tensor> inputs;
-  for (std::size_t i = 0; i < count; ++i) {
-    inputs.push_back(read_input(api, context, i, spec.name, unknown));
-    if (inputs.back().type && inputs.back().shape.empty()) return;  // no operator here takes a scalar: rank unknown
-  }
+  for (std::size_t i = 0; i < count; ++i) inputs.push_back(read_input(api, context, i, spec.name, unknown));
   const NodeAttributes attributes(spec, api, context);
   NodeShapes shapes(attributes, inputs);
   infer_shapes(spec, shapes, unknown);

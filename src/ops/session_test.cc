@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/error.h"
 #include "onnx/serialize.h"
 #include "ops/register.h"
 #include "tests/support/compare.h"
@@ -267,6 +268,44 @@ TEST(Session, MemoryBoundAtAnOddAddressIsRefused) {
     FAIL() << "it ran";
   } catch (const Ort::Exception& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("output 1 (final_state): expected memory at a multiple of 4 bytes"));
+  }
+}
+
+// The model, of which nothing tells the shape of one input. The field of the shape gets a number that protobuf skips.
+std::string without_shape(std::string model, const std::string& input) {
+  constexpr char kShape = 0x12;
+  constexpr char kUnknown = 0x3a;
+  const std::string head = std::string{'\n', static_cast<char>(input.size())} + input + '\x12';
+  const std::size_t type = model.rfind(head);  // the last of them is the input's description
+  SLUICE_CHECK(type != std::string::npos);
+  const std::size_t shape = type + head.size() + 5;  // behind two lengths and the element type
+  SLUICE_CHECK(model.at(shape) == kShape);
+  model[shape] = kUnknown;
+  return model;
+}
+
+TEST(Session, InputsOfUnknownShapeGiveTheBitsOfDeclaredOnes) {
+  const NodeCase nodes[] = {
+      make_node({.dtype = DType::f16, .gate_dtype = DType::f32, .capacity = 2}),
+      make_node({.layout = QkvLayout::dense}),
+      make_node({.layout = QkvLayout::fused, .dtype = DType::bf16}),
+      linear_node(DType::f16),
+      conv_node(),
+      varlen_node(),
+      make_paged({.rotary_dim = 8, .norms = true, .sink = true, .slots = true}),
+  };
+  for (const NodeCase& node : nodes) {
+    const Folder folder;
+    const std::filesystem::path path = folder.path() / "model.onnx";
+    const Outcome expected = run_node(node, best_level(), 2);
+    ASSERT_EQ(expected.error, "") << node.op;
+    for (std::size_t hidden = 0; hidden < node.inputs.size(); ++hidden) {
+      if (!node.inputs[hidden]) continue;
+      SCOPED_TRACE(node.op + " without the shape of input " + std::to_string(hidden));
+      std::ofstream(path, std::ios::binary) << without_shape(serialize_case(node), input_name(hidden));
+      const Outcome found = run_from_file(node, path);
+      for (std::size_t i = 0; i < expected.outputs.size(); ++i) EXPECT_TRUE(same_bits(found[i], expected[i]));
+    }
   }
 }
 

@@ -158,7 +158,7 @@ constexpr PortSpec kPagedAttentionInputs[] = {
     {"v_scale", "T_KV_SCALE", Presence::optional},
     {"attention_metadata", "S", Presence::optional},
 };
-constexpr PortSpec kPagedAttentionOutputs[] = {{"output", "T"},
+constexpr PortSpec kPagedAttentionOutputs[] = {{"output", "T", Presence::required, 2},
                                                {"key_cache_out", "T_CACHE", Presence::optional},
                                                {"value_cache_out", "T_CACHE", Presence::optional}};
 

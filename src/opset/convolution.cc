@@ -81,8 +81,9 @@ constexpr PortSpec kVarlenConvInputs[] = {
     {"kernel_delta", "T", Presence::optional},
     {"previous_mask", "T", Presence::optional},
 };
-constexpr PortSpec kVarlenConvOutputs[] = {
-    {"output", "T"}, {"final_state", "T"}, {"state_update", "T", Presence::optional}};
+constexpr PortSpec kVarlenConvOutputs[] = {{"output", "T", Presence::required, 2},
+                                           {"final_state", "T", Presence::required, 3},
+                                           {"state_update", "T", Presence::optional}};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // numbers and symbols. graph/ checks every node it emits against it; ops/ reads it when it serves the operator.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -43,6 +44,7 @@ struct PortSpec {
   std::string_view name;
   std::string_view type;  // name of a type variable
   Presence presence = Presence::required;
+  std::size_t rank = 0;  // of an output, where the operator alone fixes it
 };
 
 enum class AttributeKind { integer, number, text, integers };

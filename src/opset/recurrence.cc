@@ -214,8 +214,9 @@ constexpr PortSpec kVarlenLinearAttentionInputs[] = {
     {"a_log", "TS", Presence::optional},
     {"dt_bias", "TS", Presence::optional},
 };
-constexpr PortSpec kVarlenLinearAttentionOutputs[] = {
-    {"output", "T"}, {"final_state", "TS"}, {"checkpoints", "TS", Presence::optional}};
+constexpr PortSpec kVarlenLinearAttentionOutputs[] = {{"output", "T", Presence::required, 3},
+                                                      {"final_state", "TS", Presence::required, 4},
+                                                      {"checkpoints", "TS", Presence::optional}};
 
 constexpr AttributeSpec kLinearAttentionAttributes[] = {
     required_attribute("q_num_heads", AttributeKind::integer),
