@@ -15,7 +15,7 @@
 namespace sluice::ops {
 
 // More elements than any tensor has, and few enough that their bytes can be counted.
-inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 58;
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 45;
 
 // The extents of a tensor, held without an allocation.
 class Dims {

@@ -1,6 +1,7 @@
 #include "ops/context.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,6 +14,8 @@ struct Trampoline {
   Executor::Item item;
   void* context;
 };
+
+[[noreturn]] void refuse_scratch(std::size_t bytes) { fail("scratch memory: {} bytes could not be allocated", bytes); }
 
 void run_item(void* data, std::size_t index) {
   const auto& trampoline = *static_cast<const Trampoline*>(data);
@@ -34,14 +37,24 @@ void SessionExecutor::run(std::int64_t count, Item item, void* context) noexcept
 
 Scratch::Scratch(const OrtApi& api, const OrtKernelContext& context, std::size_t bytes) : api_(api) {
   if (bytes == 0) return;
+  if (bytes > kMaxFromSession) {
+    block_ = bytes <= SIZE_MAX - kAlignment ? std::malloc(bytes + kAlignment) : nullptr;
+    if (block_ == nullptr) refuse_scratch(bytes);
+    align(bytes);
+    return;
+  }
   OrtHandle<OrtMemoryInfo> memory(api.ReleaseMemoryInfo);
   check(api, api.CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, memory.out()));
   check(api, api.KernelContext_GetAllocator(&context, memory.get(), &allocator_));
   block_ = allocator_->Alloc(allocator_, bytes + kAlignment);
   if (block_ == nullptr) {
     api.ReleaseAllocator(allocator_);
-    fail("scratch memory: {} bytes could not be allocated", bytes);
+    refuse_scratch(bytes);
   }
+  align(bytes);
+}
+
+void Scratch::align(std::size_t bytes) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(block_);
   const std::size_t skip = (kAlignment - address % kAlignment) % kAlignment;
   bytes_ = {static_cast<std::byte*>(block_) + skip, bytes};
@@ -49,6 +62,10 @@ Scratch::Scratch(const OrtApi& api, const OrtKernelContext& context, std::size_t
 
 Scratch::~Scratch() {
   if (block_ == nullptr) return;
+  if (allocator_ == nullptr) {
+    std::free(block_);
+    return;
+  }
   allocator_->Free(allocator_, block_);
   api_.ReleaseAllocator(allocator_);
 }
@@ -90,6 +107,15 @@ void* Context::output(int index, DType dtype, const Dims& shape) {
   check(api_, api_.KernelContext_GetOutput(&context_, static_cast<std::size_t>(index), shape.span().data(),
                                            shape.rank(), &value));
   if (value == nullptr) return nullptr;
+  OrtHandle<OrtTensorTypeAndShapeInfo> info(api_.ReleaseTensorTypeAndShapeInfo);
+  check(api_, api_.GetTensorTypeAndShape(value, info.out()));
+  ONNXTensorElementDataType found;
+  check(api_, api_.GetTensorElementType(info.get(), &found));
+  if (found != dtype_to_ort(dtype)) {
+    const PortSpec& port = spec_.outputs[static_cast<std::size_t>(index)];
+    const std::string where = fmt::format("output {} ({})", index, port.name);
+    fail("{}: expected {}, found {}", where, dtype_name(dtype), dtype_name(dtype_from_ort(found, where)));
+  }
   void* data = nullptr;
   check(api_, api_.GetTensorMutableData(value, &data));
   if (!is_aligned(data, dtype)) {

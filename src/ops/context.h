@@ -24,10 +24,13 @@ class SessionExecutor final : public Executor {
   const OrtKernelContext& context_;
 };
 
-// Memory from the session's allocator, given back at the end of the run. Aligned to kAlignment bytes.
+// Memory given back at the end of the run, aligned to kAlignment bytes. From the session's allocator, which keeps it for
+// the next call; but more than kMaxFromSession from the C library: the session's allocator throws where memory is short,
+// and an exception of the runtime cannot pass through this library, which has an unwinder of its own.
 class Scratch {
  public:
   static constexpr std::size_t kAlignment = 64;
+  static constexpr std::size_t kMaxFromSession = std::size_t{256} << 20;
 
   Scratch(const OrtApi& api, const OrtKernelContext& context, std::size_t bytes);
   ~Scratch();
@@ -37,8 +40,10 @@ class Scratch {
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
  private:
+  void align(std::size_t bytes) noexcept;
+
   const OrtApi& api_;
-  OrtAllocator* allocator_ = nullptr;
+  OrtAllocator* allocator_ = nullptr;  // null: from the C library
   void* block_ = nullptr;
   std::span<std::byte> bytes_;
 };
@@ -53,8 +58,8 @@ class Context {
   Argument input(int index);
   // The same at whatever address it is: for large weights, which their kernels read from anywhere.
   Argument input_in_place(int index) const;
-  // Null when the node does not list that output. Error when the shape is out of bounds, or the caller bound memory
-  // that is not aligned to the element size.
+  // Null when the node does not list that output. Error when the shape is out of bounds, the graph gives the output
+  // another element type than `dtype`, or the caller bound memory that is not aligned to the element size.
   void* output(int index, DType dtype, const Dims& shape);
   Scratch scratch(std::size_t bytes) const { return {api_, context_, bytes}; }
   SessionExecutor executor() const { return {api_, context_}; }

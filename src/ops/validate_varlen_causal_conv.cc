@@ -1,5 +1,6 @@
 #include "ops/validate_varlen_causal_conv.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -32,6 +33,12 @@ void read_shape(const VarlenCausalConvAttributes& attributes, const VarlenCausal
   expect_shape(in.weight, {shape.channels, 1, shape.kernel}, "[C, 1, K]");
 }
 
+// Rows of state must be countable also where there is none, and so must a block of channels beside its weights.
+void check_sizes(const CausalConvShape& shape) {
+  constexpr std::int64_t kBlock = 256;
+  Dims{std::max<std::int64_t>(shape.rows, 1), shape.channels + kBlock, shape.kernel + shape.state_length()}.elements();
+}
+
 }  // namespace
 
 VarlenCausalConvAttributes read_varlen_causal_conv(const Attributes& attributes) {
@@ -62,6 +69,7 @@ VarlenCausalConvCall validate_varlen_causal_conv(const VarlenCausalConvAttribute
   call.cu_seqlens = Indices(in.cumulative_sequence_length);
   shape.rows = expect_offsets(in.cumulative_sequence_length, call.cu_seqlens, shape.tokens);
   args.cu_seqlens = call.cu_seqlens.data();
+  check_sizes(shape);
   call.state = {shape.rows, shape.channels, shape.state_length()};
   expect_shape(in.initial_state, call.state, "[B, C, (K - 1) * dilation]");
   if (in.bias.present) {

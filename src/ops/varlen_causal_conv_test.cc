@@ -95,6 +95,33 @@ TEST(VarlenCausalConv, AcceptsABatchWithoutTokensOrRows) {
   EXPECT_EQ(run_node(make_node({.offsets = {0}}), best_level()).error, "");
 }
 
+// No rows and no tokens, one channel, and a state of `taps` - 1 times the largest dilation that nothing holds.
+NodeCase long_state_node(std::int64_t taps) {
+  const std::int64_t dilation = std::numeric_limits<std::int32_t>::max();
+  NodeCase node;
+  node.op = "VarlenCausalConvWithState";
+  node.inputs = {f32_tensor({0, 1}, {}), f32_tensor({1, 1, taps}, std::vector<float>(static_cast<std::size_t>(taps))),
+                 i32_tensor({1}, {0}), std::nullopt, f32_tensor({0, 1, (taps - 1) * dilation}, {})};
+  node.attributes = {{"dilation", dilation}};
+  node.outputs = {OutputSpec{DType::f32, 2}, OutputSpec{DType::f32, 3}};
+  return node;
+}
+
+TEST(VarlenCausalConv, RefusesAStateWhoseBytesCannotBeCounted) {
+  const Outcome outcome = run_node(long_state_node(70), best_level());
+  EXPECT_THAT(outcome.error, HasSubstr("shape [1, 257, 148176371713]: expected at most 35184372088832 elements"));
+}
+
+TEST(VarlenCausalConv, ScratchThatCannotBeHadIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator ends the program instead";
+#endif
+  const Outcome outcome = run_node(long_state_node(60), best_level());
+  if (outcome.error.empty()) GTEST_SKIP() << "this kernel promises memory that nothing has";
+  EXPECT_THAT(outcome.error, HasSubstr("scratch memory: "));
+  EXPECT_THAT(outcome.error, HasSubstr(" bytes could not be allocated"));
+}
+
 TEST(VarlenCausalConv, NamesWhatIsWrong) {
   struct Mistake {
     const char* expected;
