@@ -107,12 +107,11 @@ Tolerance derive_tolerance(const ToleranceBasis& basis) {
   if (!basis.noise) return t;
   const double ratio = walk.length() / in_f32(walk).length();
   const double measured = Tolerance::kMeasuredMargin * basis.noise->logits * ratio;
-  if (measured > t.logits) {
-    t.logits = measured;
-    t.formula = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
-                            Tolerance::kMeasuredMargin, basis.noise->logits);
-    if (ratio > 1) t.formula += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
-  }
+  std::string seen = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
+                                 Tolerance::kMeasuredMargin, basis.noise->logits);
+  if (ratio > 1) seen += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
+  t.formula = measured > t.logits ? seen : t.formula + ", above " + seen;
+  t.logits = std::max(measured, t.logits);
   for (const auto& [kind, noise] : basis.noise->states) {
     t.states[kind] = std::max(Tolerance::kStateMargin * noise * ratio, least);
   }

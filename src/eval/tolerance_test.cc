@@ -107,7 +107,7 @@ TEST(Tolerance, of_logits_never_falls_below_the_unmeasured_one) {
     const Tolerance plain = derive_tolerance({m, DType::f32, 10, 20, {}});
     const Tolerance lucky = derive_tolerance({m, DType::f32, 10, 20, RoundingNoise{1e-9, {{"conv", 0}}}});
     EXPECT_DOUBLE_EQ(lucky.logits, plain.logits);
-    EXPECT_EQ(lucky.formula, plain.formula);
+    EXPECT_THAT(lucky.formula, testing::HasSubstr(plain.formula + ", above 8 x 1e-09, the f32 rounding noise"));
     EXPECT_DOUBLE_EQ(lucky.of_state("conv"), 4 * unit_roundoff(activation));
   }
 }
