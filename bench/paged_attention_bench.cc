@@ -1,8 +1,9 @@
 // PagedAttention at the attention geometry of the hybrids (head_dim 256, 2 kv heads) against ONNX Runtime's
 // GroupQueryAttention over a dense cache bound in place: decode over a long past, and prefill.
 //
-// The roof of a case is the slower of two: its multiply-adds at the machine's FMA rate, its cache bytes at its read
-// bandwidth, both measured in the same turns as the kernels. Usage: paged_attention_bench [seconds a case] [name part]
+// Decode goes round the caches of several layers, as a model does, so that they come from memory and not from the last
+// level cache. The roof of a case is the slower of two: its multiply-adds at the machine's FMA rate, its cache bytes at its
+// read bandwidth, both measured in the same turns as the kernels. Usage: paged_attention_bench [seconds a case] [name part]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -35,6 +36,8 @@ struct Geometry {
 
   std::int64_t total() const { return past + added; }
   std::int64_t kv_elements() const { return total() * kKvHeads * kDim; }
+  // Layers whose f32 caches are 256 MB together; one for prefill, where arithmetic is what counts.
+  std::int64_t layers() const { return added > 1 ? 1 : std::max<std::int64_t>(1, (32 << 20) / kv_elements()); }
   // A token at position p: p + 1 dot products of kDim and as many weighted sums a head, two operations each.
   double flops() const {
     const double pairs = static_cast<double>(added) * static_cast<double>(2 * past + added + 1) / 2;
@@ -66,52 +69,69 @@ std::vector<std::byte> narrowed(const float* from, std::size_t count, DType type
   return bytes;
 }
 
+// The paged caches of all layers in one type, each layer holding the same values; both levels read them.
+class Caches {
+ public:
+  Caches(const Inputs& in, DType t) : type(t) {
+    const Geometry& g = in.geometry;
+    table.resize(static_cast<std::size_t>((g.total() + kBlock - 1) / kBlock));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(3));  // pages of a long-lived pool lie anywhere
+    keys.assign(static_cast<std::size_t>(g.layers()), paged(in.keys));
+    values.assign(static_cast<std::size_t>(g.layers()), paged(in.values));
+  }
+
+  DType type;
+  std::vector<std::int32_t> table;
+  std::vector<std::vector<std::byte>> keys, values;
+
+ private:
+  std::vector<std::byte> paged(const std::vector<float>& dense) const {
+    constexpr std::int64_t kRow = kKvHeads * kDim;
+    std::vector<float> pages(table.size() * kBlock * kRow);
+    for (std::int64_t p = 0; p * kRow < static_cast<std::int64_t>(dense.size()); ++p) {
+      const std::int64_t slot = table[static_cast<std::size_t>(p / kBlock)] * kBlock + p % kBlock;
+      std::copy_n(dense.data() + p * kRow, kRow, pages.data() + slot * kRow);
+    }
+    return narrowed(pages.data(), pages.size(), type);
+  }
+};
+
 class Ours {
  public:
-  Ours(Level level, const Inputs& in, DType cache_type, ThreadPool& pool) : level_(level), pool_(pool) {
+  Ours(Level level, const Inputs& in, Caches& caches, ThreadPool& pool) : level_(level), pool_(pool), caches_(caches) {
     const Geometry& g = in.geometry;
-    const std::int64_t blocks = (g.total() + kBlock - 1) / kBlock;
-    table_.resize(static_cast<std::size_t>(blocks));
-    std::iota(table_.begin(), table_.end(), 0);
-    std::shuffle(table_.begin(), table_.end(), std::mt19937(3));  // pages of a long-lived pool lie anywhere
-    keys_ = paged(in.keys, cache_type);
-    values_ = paged(in.values, cache_type);
+    const auto blocks = static_cast<std::int64_t>(caches.table.size());
     offsets_ = {0, static_cast<std::int32_t>(g.added)};
     past_ = {static_cast<std::int32_t>(g.past)};
     output.resize(in.queries.size());
-    PagedAttentionShape& shape = args_.shape;
-    shape = {g.added, 1, g.query_heads, kKvHeads, kDim, blocks, kBlock, blocks, 0, 0};
-    args_.indices = {offsets_.data(), past_.data(), table_.data(), nullptr};
-    args_.cache_type = cache_type;
+    args_.shape = {g.added, 1, g.query_heads, kKvHeads, kDim, blocks, kBlock, blocks, 0, 0};
+    args_.indices = {offsets_.data(), past_.data(), caches.table.data(), nullptr};
+    args_.cache_type = caches.type;
     args_.query = in.queries.data();
     args_.key = in.keys.data() + g.past * kKvHeads * kDim;
     args_.value = in.values.data() + g.past * kKvHeads * kDim;
     args_.query_stride = g.query_heads * kDim;
     args_.key_stride = args_.value_stride = kKvHeads * kDim;
-    args_.key_cache = keys_.data();
-    args_.value_cache = values_.data();
     args_.output = output.data();
     scratch_.resize(paged_attention_scratch_bytes(args_));
   }
-  void run() { paged_attention(level_, args_, scratch_, pool_); }
+  void run() {
+    args_.key_cache = caches_.keys[layer_].data();
+    args_.value_cache = caches_.values[layer_].data();
+    layer_ = (layer_ + 1) % caches_.keys.size();
+    paged_attention(level_, args_, scratch_, pool_);
+  }
 
   std::vector<float> output;
 
  private:
-  std::vector<std::byte> paged(const std::vector<float>& dense, DType type) const {
-    constexpr std::int64_t kRow = kKvHeads * kDim;
-    std::vector<float> pages(table_.size() * kBlock * kRow);
-    for (std::int64_t p = 0; p * kRow < static_cast<std::int64_t>(dense.size()); ++p) {
-      const std::int64_t slot = table_[static_cast<std::size_t>(p / kBlock)] * kBlock + p % kBlock;
-      std::copy_n(dense.data() + p * kRow, kRow, pages.data() + slot * kRow);
-    }
-    return narrowed(pages.data(), pages.size(), type);
-  }
-
   Level level_;
   ThreadPool& pool_;
-  std::vector<std::int32_t> table_, offsets_, past_;
-  std::vector<std::byte> keys_, values_, scratch_;
+  Caches& caches_;
+  std::size_t layer_ = 0;
+  std::vector<std::int32_t> offsets_, past_;
+  std::vector<std::byte> scratch_;
   PagedAttentionArgs args_;
 };
 
@@ -119,8 +139,8 @@ class Theirs {
  public:
   Theirs(const Inputs& in, int threads) : output(in.queries.size()) {
     const Geometry& g = in.geometry;
-    keys_ = heads_first(in.keys, g.total());
-    values_ = heads_first(in.values, g.total());
+    keys_.assign(static_cast<std::size_t>(g.layers()), heads_first(in.keys, g.total()));
+    values_.assign(static_cast<std::size_t>(g.layers()), heads_first(in.values, g.total()));
     lengths_ = {static_cast<std::int32_t>(g.total() - 1)};
     total_ = {static_cast<std::int32_t>(g.total())};
     const std::vector<std::int64_t> cache{1, kKvHeads, g.total(), kDim};
@@ -132,16 +152,23 @@ class Theirs {
     node.inputs = {{"q", DType::f32, {1, g.added, g.query_heads * kDim}, data(in.queries.data())},
                    {"k", DType::f32, {1, g.added, kKvHeads * kDim}, data(new_keys)},
                    {"v", DType::f32, {1, g.added, kKvHeads * kDim}, data(new_values)},
-                   {"pk", DType::f32, cache, keys_.data()},
-                   {"pv", DType::f32, cache, values_.data()},
+                   {"pk", DType::f32, cache, keys_[0].data()},
+                   {"pv", DType::f32, cache, values_[0].data()},
                    {"lengths", DType::i32, {1}, lengths_.data()},
                    {"total", DType::i32, {}, total_.data()}};
     node.outputs = {{"o", DType::f32, {1, g.added, g.query_heads * kDim}, output.data()},
-                    {"prk", DType::f32, cache, keys_.data()},
-                    {"prv", DType::f32, cache, values_.data()}};
+                    {"prk", DType::f32, cache, keys_[0].data()},
+                    {"prv", DType::f32, cache, values_[0].data()}};
     peer_ = std::make_unique<Peer>(node, threads);
   }
-  void run() { peer_->run(); }
+  void run() {
+    if (keys_.size() > 1) {
+      layer_ = (layer_ + 1) % keys_.size();
+      for (const char* name : {"pk", "prk"}) peer_->rebind(name, keys_[layer_].data());
+      for (const char* name : {"pv", "prv"}) peer_->rebind(name, values_[layer_].data());
+    }
+    peer_->run();
+  }
 
   std::vector<float> output;
 
@@ -156,7 +183,8 @@ class Theirs {
     return out;
   }
 
-  std::vector<float> keys_, values_;
+  std::vector<std::vector<float>> keys_, values_;  // [layers][kv heads, total, dim]
+  std::size_t layer_ = 0;
   std::vector<std::int32_t> lengths_, total_;
   std::unique_ptr<Peer> peer_;
 };
@@ -173,59 +201,73 @@ void check(const std::vector<float>& ours, const std::vector<float>& theirs, DTy
 
 struct Entry {
   Level level;
-  DType cache_type;
+  std::unique_ptr<Ours> ours;
 };
+
+double kv_bytes(const Geometry& g, DType type) {
+  return 2 * static_cast<double>(g.kv_elements()) * static_cast<double>(dtype_bytes(type));
+}
+
+// The best seen of both roofs, by level.
+class BestRoofs {
+ public:
+  void measure(ThreadPool& pool) {
+    for (const Level level : {Level::avx2, Level::avx512}) {
+      if (level > best_level()) continue;
+      const Roofs now = measure_roofs(level, pool);
+      Roofs& best = roofs_[level == Level::avx512];
+      best.fma_gflops = std::max(best.fma_gflops, now.fma_gflops);
+      best.read_gbs = std::max(best.read_gbs, now.read_gbs);
+    }
+  }
+  const Roofs& of(Level level) const { return roofs_[level == Level::avx512]; }
+
+ private:
+  Roofs roofs_[2];
+};
+
+void print_row(const Geometry& g, DType type, const Timed& timed, const Roofs& roofs, double theirs) {
+  const double bytes = g.added == 1 ? kv_bytes(g, type) : 0;
+  const double arithmetic = g.flops() / roofs.fma_gflops / 1e9;
+  const double reading = bytes / roofs.read_gbs / 1e9;
+  fmt::print(
+      "  {:20} {:9.0f} us {:6.1f} of {:5.1f} GFLOP/s {:6.1f} of {:5.1f} GB/s   {:5.1f} % of the {} roof   {:.3f} of "
+      "theirs\n",
+      timed.name, timed.seconds * 1e6, g.flops() / timed.seconds / 1e9, roofs.fma_gflops, bytes / timed.seconds / 1e9,
+      roofs.read_gbs, 100 * std::max(arithmetic, reading) / timed.seconds, arithmetic > reading ? "FMA" : "read",
+      timed.seconds / theirs);
+}
 
 void run_case(const std::string& name, const Geometry& geometry, int threads, double budget) {
   const Inputs inputs(geometry);
   ThreadPool pool(threads);
   Theirs theirs(inputs, threads);
   theirs.run();
+  std::vector<std::unique_ptr<Caches>> caches;
   std::vector<Entry> entries;
-  std::vector<std::unique_ptr<Ours>> ours;
+  std::vector<DType> types;
   std::vector<Timed> bodies{{"GroupQueryAttention f32", [&] { theirs.run(); }}};
-  for (const Level level : supported_levels()) {
-    if (level == Level::scalar) continue;
-    for (const DType cache_type : {DType::f32, DType::f16, DType::bf16}) {
-      ours.push_back(std::make_unique<Ours>(level, inputs, cache_type, pool));
-      Ours& mine = *ours.back();
-      mine.run();
-      check(mine.output, theirs.output, cache_type);
-      entries.push_back({level, cache_type});
-      bodies.push_back({fmt::format("sluice {} {}", level_name(level), dtype_name(cache_type)), [&] { mine.run(); }});
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+    caches.push_back(std::make_unique<Caches>(inputs, type));
+    for (const Level level : supported_levels()) {
+      if (level == Level::scalar) continue;
+      entries.push_back({level, std::make_unique<Ours>(level, inputs, *caches.back(), pool)});
+      Ours* mine = entries.back().ours.get();
+      mine->run();
+      check(mine->output, theirs.output, type);
+      types.push_back(type);
+      bodies.push_back({fmt::format("sluice {} {}", level_name(level), dtype_name(type)), [mine] { mine->run(); }});
     }
   }
-  const auto kv_bytes = [&](DType type) {
-    return 2.0 * static_cast<double>(geometry.kv_elements()) * static_cast<double>(dtype_bytes(type));
-  };
-  Roofs wide[2];
-  const auto roofs_again = [&] {
-    for (const Level level : {Level::avx2, Level::avx512}) {
-      if (level > best_level()) continue;
-      const Roofs now = measure_roofs(level, pool, static_cast<std::size_t>(kv_bytes(DType::f32)));
-      Roofs& best = wide[level == Level::avx512];
-      best.fma_gflops = std::max(best.fma_gflops, now.fma_gflops);
-      best.read_gbs = std::max(best.read_gbs, now.read_gbs);
-    }
-  };
+  BestRoofs roofs;
   for (int turn = 0; turn < 3; ++turn) {
-    roofs_again();
+    roofs.measure(pool);
     time_in_turns(bodies, budget / 3, 3);
   }
   fmt::print("{} with {} query heads, {} thread{}: GroupQueryAttention {:.0f} us\n", name, geometry.query_heads,
              threads, threads > 1 ? "s" : "", bodies[0].seconds * 1e6);
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const double seconds = bodies[i + 1].seconds;
-    const Roofs& roofs = wide[entries[i].level == Level::avx512];
-    const double bytes = geometry.added == 1 ? kv_bytes(entries[i].cache_type) : 0;
-    const double arithmetic = geometry.flops() / roofs.fma_gflops / 1e9;
-    const double reading = bytes / roofs.read_gbs / 1e9;
-    fmt::print(
-        "  {:20} {:9.0f} us {:6.1f} of {:5.1f} GFLOP/s {:6.1f} of {:5.1f} GB/s   {:5.1f} % of the {} roof   {:.3f} of "
-        "theirs\n",
-        bodies[i + 1].name, seconds * 1e6, geometry.flops() / seconds / 1e9, roofs.fma_gflops, bytes / seconds / 1e9,
-        roofs.read_gbs, 100 * std::max(arithmetic, reading) / seconds, arithmetic > reading ? "FMA" : "read",
-        seconds / bodies[0].seconds);
+    print_row(geometry, types[i], bodies[i + 1], roofs.of(entries[i].level), bodies[0].seconds);
   }
 }
 
