@@ -10,7 +10,7 @@ namespace {
 
 // Tiles of long rows are shared out among so many work items, each with its own workspace: enough for any machine's
 // threads, few enough for the scratch.
-constexpr std::int64_t kMaxSlots = 64;
+constexpr std::int64_t kMaxSlots = 32;
 
 // Below this many multiply-adds a parallel section costs more than it saves.
 constexpr double kSmallWork = 512 << 10;

@@ -206,9 +206,37 @@ HWY_INLINE std::int64_t block_rows(std::int64_t rows, std::int64_t row, std::int
   return (left + blocks - 1) / blocks;
 }
 
-// Where `kStream`, the values of the same positions are asked for on the way.
+// Asks, a few lines at a time, for the rows that the next span will be widened from.
+class Soon {
+ public:
+  Soon() = default;
+  Soon(const SpanRows& rows, const Span& span, std::int64_t row_bytes)
+      : rows_(&rows), row_(span.begin), end_(span.end), bytes_(row_bytes) {}
+
+  HWY_INLINE void ask() {
+    constexpr std::int64_t kLines = 4;
+    if (row_ >= end_) return;
+    for (std::int64_t i = 0; i < kLines; ++i) {
+      ask_for(static_cast<const char*>(rows_->keys[row_]) + at_ + i * 64);
+      ask_for(static_cast<const char*>(rows_->values[row_]) + at_ + i * 64);
+    }
+    at_ += kLines * 64;
+    if (at_ < bytes_) return;
+    at_ = 0;
+    ++row_;
+  }
+
+ private:
+  const SpanRows* rows_ = nullptr;
+  std::int64_t row_ = 0;
+  std::int64_t end_ = 0;
+  std::int64_t bytes_ = 0;
+  std::int64_t at_ = 0;
+};
+
+// Where `kStream`, the values of the same positions are asked for on the way; else what `soon` names.
 template <typename K, bool kStream>
-void score_span(const Context& x, const Span& span, const SpanRows& rows) {
+void score_span(const Context& x, const Span& span, const SpanRows& rows, Soon soon) {
   for (std::int64_t near = span.first_group(); near < span.end; near += kNear) {
     const std::int64_t near_end = smaller(near + kNear, span.end);
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
@@ -219,6 +247,7 @@ void score_span(const Context& x, const Span& span, const SpanRows& rows) {
         const void* const* keys = rows.keys + key;
         const void* const* values = rows.values + key;
         if (!kStream || row > count) {
+          soon.ask();
           score_rows<K, 0>(count, queries, x.width, keys, nullptr, scores + key);
         } else if (count == x.tile.rows) {
           score_rows<K, kKeys>(count, queries, x.width, keys, values, scores + key);
@@ -381,8 +410,8 @@ void sum_span(const Context& x, const Span& span, const SpanRows& where, const v
 }
 
 template <typename E, bool kStream>
-void attend_span(const Context& x, const Span& span, const SpanRows& rows, const void* const* ahead) {
-  score_span<E, kStream>(x, span, rows);
+void attend_span(const Context& x, const Span& span, const SpanRows& rows, const void* const* ahead, Soon soon) {
+  score_span<E, kStream>(x, span, rows, soon);
   for (std::int64_t row = 0; row < x.tile.rows; ++row) {
     const Range visible = x.visible(span, row);
     if (!visible.empty()) soften_row(x, row, visible);
@@ -424,19 +453,30 @@ void stream_segment(const PagedAttentionArgs& args, const AttentionTile& tile, c
       for (std::int64_t j = span.end; j < kSpan; ++j) next.keys[j] = next.keys[span.end - 1];
     }
     const Span span = aim(step);
-    attend_span<C, true>(x, span, rows[step % 2], more ? next.keys : nullptr);
+    attend_span<C, true>(x, span, rows[step % 2], more ? next.keys : nullptr, Soon());
   }
 }
 
 // Many rows: arithmetic counts, and the span is best laid out densely as f32 once.
 template <typename C>
 void widen_segment(const Context& x, Range positions) {
-  SpanRows rows;
-  for (std::int64_t start = positions.begin / kSpan * kSpan; start < positions.end; start += kSpan) {
-    const Span span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
-    find_rows<C>(x, span, rows);
-    widen_rows<C>(x, span, rows);
-    attend_span<float, false>(x, span, rows, nullptr);
+  const auto span_at = [&](std::int64_t start) {
+    return Span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
+  };
+  const std::int64_t row_bytes = x.args.shape.head_dim * static_cast<std::int64_t>(sizeof(C));
+  const std::int64_t first = positions.begin / kSpan * kSpan;
+  SpanRows rows[2];
+  find_rows<C>(x, span_at(first), rows[0]);
+  for (std::int64_t start = first, i = 0; start < positions.end; start += kSpan, ++i) {
+    SpanRows& here = rows[i % 2];
+    SpanRows& next = rows[(i + 1) % 2];
+    widen_rows<C>(x, span_at(start), here);
+    Soon soon;
+    if (start + kSpan < positions.end) {
+      find_rows<C>(x, span_at(start + kSpan), next);
+      soon = Soon(next, span_at(start + kSpan), row_bytes);
+    }
+    attend_span<float, false>(x, span_at(start), here, nullptr, soon);
   }
 }
 
