@@ -14,10 +14,10 @@
 
 namespace sluice {
 
-constexpr std::int64_t kSpan = 64;      // positions whose scores are held at once
-constexpr std::int64_t kSegment = 512;  // positions of one independent partial softmax
+constexpr std::int64_t kSpan = 64;       // positions whose scores are held at once
+constexpr std::int64_t kSegment = 512;   // positions of one independent partial softmax
 constexpr std::int64_t kTileRows = 128;  // rows of a tile, about
-constexpr std::int64_t kPadding = 16;   // head_dim is padded with zeros to a multiple: the widest vector
+constexpr std::int64_t kPadding = 16;    // head_dim is padded with zeros to a multiple: the widest vector
 
 constexpr std::int64_t padded(std::int64_t head_dim) noexcept {
   return (head_dim + kPadding - 1) / kPadding * kPadding;
