@@ -8,6 +8,9 @@ target_compile_options(sluice_flags INTERFACE
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
+  if(SLUICE_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-maybe-uninitialized)  # g++ 12 sees through std::optional no more once it is instrumented
+  endif()
 endif()
 
 find_program(SLUICE_CCACHE ccache)
