@@ -148,7 +148,7 @@ class Operators(unittest.TestCase):
         session = ort.InferenceSession(model(np.float32).SerializeToString(), options(), ["CPUExecutionProvider"])
         data["table"] = data["table"] + 100
         with self.assertRaisesRegex(Exception, r"PagedAttention node 'attention': input 7 \(block_table\): expected "
-                                               r"blocks below 12, found 103 in row 0 at column 0"):
+                                               r"blocks from 0 to below 12, found 103 in row 0 at column 0"):
             session.run(None, data)
         broken = model(np.float32)
         broken.graph.node[0].attribute[0].s = b"nonsense"

@@ -154,7 +154,8 @@ TEST(PackedPackages, differ_by_rounding_from_the_dense_package_of_the_same_check
     const VerifyReport report = verify_package(options, own_operators);
     expect_within(report, 2);
     // The noise measured for the first is the tolerance of the second.
-    EXPECT_EQ(report.baselines[0].tolerance.logits, report.baselines[1].tolerance.logits);
+    const double first = report.baselines[0].tolerance.logits, second = report.baselines[1].tolerance.logits;
+    EXPECT_NEAR(first, second, 1e-6 * first);  // both scale with their own largest logit
   }
 }
 
