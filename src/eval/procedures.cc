@@ -43,7 +43,7 @@ std::vector<std::int64_t> pieces(Feeding feeding, const TokenSequence& sequence)
     case Feeding::whole:
       break;
     case Feeding::cut:
-      for (std::size_t i = 0; left > 0; ++i) take(kOddPieces[i % std::size(kOddPieces)]);
+      while (left > 0) take(kOddPieces[out.size() % std::size(kOddPieces)]);
       break;
     case Feeding::token_by_token:
       if (tokens > kComparedPositions) take(tokens - kSingleTokens);

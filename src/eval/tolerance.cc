@@ -87,7 +87,7 @@ double unit_roundoff(DType dtype) {
     case DType::bf16:
       return 0x1p-8;
     default:
-      SLUICE_CHECK(!"a float dtype");
+      SLUICE_CHECK(is_float_weight(dtype));
       return 1;
   }
 }
