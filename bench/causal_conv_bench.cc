@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/float16.h"
 #include "bench/peer.h"
-#include "bench/roofs.h"
 #include "bench/timing.h"
 #include "kernels/cpu/causal_conv.h"
 #include "kernels/cpu/gated_rms_norm.h"
+#include "kernels/cpu/roofs.h"
 
 namespace sluice::bench {
 namespace {

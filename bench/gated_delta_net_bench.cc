@@ -17,8 +17,8 @@
 #include "base/error.h"
 #include "base/float16.h"
 #include "bench/peer.h"
-#include "bench/roofs.h"
 #include "kernels/cpu/gated_delta_net.h"
+#include "kernels/cpu/roofs.h"
 
 namespace sluice::bench {
 namespace {

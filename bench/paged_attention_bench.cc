@@ -18,9 +18,9 @@
 #include "base/error.h"
 #include "base/float16.h"
 #include "bench/peer.h"
-#include "bench/roofs.h"
 #include "bench/timing.h"
 #include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/roofs.h"
 
 namespace sluice::bench {
 namespace {
