@@ -14,8 +14,6 @@ const AttributeValue* Node::attribute(std::string_view attribute_name) const {
 
 std::string_view name_of(Transform transform) noexcept {
   switch (transform) {
-    case Transform::transpose:
-      return "transpose";
     case Transform::interleave_gate_up:
       return "interleave";
     case Transform::neg_exp:

@@ -60,12 +60,11 @@ struct Node {
 // The closed list of what may happen to a weight's elements between checkpoint and data file; executed in order, on the
 // exactly widened values, before the one rounding to the initializer's dtype.
 enum class Transform {
-  transpose,           // the last two axes change places
   interleave_gate_up,  // [E, 2I, H] rows g0..gI-1, u0..uI-1 of each expert become g0, u0, g1, u1, ...
   neg_exp,             // x -> -exp(x), computed in double
 };
 
-std::string_view name_of(Transform) noexcept;  // "transpose", "interleave", "neg_exp"
+std::string_view name_of(Transform) noexcept;  // "interleave", "neg_exp"
 
 // The bytes are weights of the checkpoint: the named ones (canonical names of architecture/weight_table.h), one after
 // the other along their first axis, transformed, rounded to nearest even to the initializer's dtype, row-major,
