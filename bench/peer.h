@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "base/dtype.h"
+#include "onnx/graph.h"
 
 namespace sluice::bench {
 
@@ -19,21 +19,13 @@ struct PeerTensor {
   bool constant = false;  // an initializer, copied into the model, as a weight is: the runtime may pack it
 };
 
-struct PeerAttribute {
-  std::string name;
-  std::variant<std::int64_t, float, std::string> value;
-};
-
 struct PeerNode {
   std::string domain;  // "" = ai.onnx
   std::string op;
   std::vector<PeerTensor> inputs;
   std::vector<PeerTensor> outputs;
-  std::vector<PeerAttribute> attributes;
+  std::vector<Attribute> attributes;
 };
-
-// The bytes of an ONNX model (IR 10, opset 21) whose graph is this node.
-std::string one_node_model(const PeerNode& node);
 
 class Peer {
  public:

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/float16.h"
-#include "onnx/element_type.h"
+#include "base/onnx_type.h"
 #include "opset/operators.h"
 #include "opset/shape_context.h"
 

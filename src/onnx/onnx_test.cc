@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "onnx/element_type.h"
+#include "base/onnx_type.h"
 #include "onnx/serialize.h"
 
 namespace sluice {

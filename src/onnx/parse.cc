@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "onnx/element_type.h"
+#include "base/onnx_type.h"
 #include "onnx/serialize.h"
 
 namespace sluice {

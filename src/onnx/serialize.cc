@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "onnx/element_type.h"
+#include "base/onnx_type.h"
 
 namespace sluice {
 namespace {

@@ -4,11 +4,10 @@
 #include <onnxruntime_c_api.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/dtype.h"
+#include "base/onnx_type.h"
 
 namespace sluice::ort {
 
@@ -29,8 +28,9 @@ struct Release {
 template <typename T>
 using Owner = std::unique_ptr<T, Release>;
 
-ONNXTensorElementDataType element_type(DType dtype) noexcept;
-std::optional<DType> dtype_of(ONNXTensorElementDataType type) noexcept;
+constexpr ONNXTensorElementDataType element_type(DType dtype) noexcept {
+  return static_cast<ONNXTensorElementDataType>(onnx_element_type(dtype));
+}
 
 // One environment a process, silent: what it would log comes back as statuses.
 Owner<OrtEnv> make_environment();

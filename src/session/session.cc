@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/onnx_type.h"
 #include "session/ort.h"
 
 namespace sluice {
@@ -71,7 +72,7 @@ ModelPort model_port(const OrtSession* session, bool inputs, std::size_t index, 
   if (tensor == nullptr) return port;  // a sequence or a map: no dtype
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   ort::check(api.GetTensorElementType(tensor, &element), where);
-  port.dtype = ort::dtype_of(element);
+  port.dtype = dtype_of_onnx(element);
   std::size_t rank = 0;
   ort::check(api.GetDimensionsCount(tensor, &rank), where);
   port.shape.resize(rank);

@@ -1,38 +1,12 @@
 #include "tests/support/one_node.h"
 
 #include "base/error.h"
+#include "base/onnx_type.h"
 #include "onnx/serialize.h"
 #include "ops/register.h"
 
 namespace sluice::ops {
 namespace {
-
-ONNXTensorElementDataType element_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    case DType::f16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case DType::bf16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    case DType::i32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
-    case DType::i64:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-    case DType::i8:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
-    default:
-      break;
-  }
-  fail("no test uses {}", dtype_name(dtype));
-}
-
-DType dtype_of(ONNXTensorElementDataType type) {
-  for (const DType d : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::i8}) {
-    if (element_type(d) == type) return d;
-  }
-  fail("no test uses element type {}", static_cast<int>(type));
-}
 
 Extents extents_of(const NodeCase& node, std::size_t input) {
   Extents result;
@@ -105,12 +79,12 @@ Ort::Value as_value(TestTensor& tensor) {
   void* data = tensor.bytes.empty() ? &nothing : tensor.bytes.data();
   const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   return Ort::Value::CreateTensor(memory, data, tensor.bytes.size(), tensor.shape.data(), tensor.shape.size(),
-                                  element_type(tensor.dtype));
+                                  static_cast<ONNXTensorElementDataType>(onnx_element_type(tensor.dtype)));
 }
 
 TestTensor from_value(const Ort::Value& value) {
   const auto info = value.GetTensorTypeAndShapeInfo();
-  TestTensor tensor = make_tensor(dtype_of(info.GetElementType()), info.GetShape());
+  TestTensor tensor = make_tensor(dtype_of_onnx(info.GetElementType()).value(), info.GetShape());
   const auto* data = static_cast<const std::byte*>(value.GetTensorRawData());
   tensor.bytes.assign(data, data + tensor.bytes.size());
   return tensor;

@@ -1,4 +1,5 @@
-// ONNX's numbers for element types (TensorProto.DataType), also the value of Cast's attribute `to`.
+// ONNX's numbers for element types: TensorProto.DataType, the value of Cast's attribute `to`, and the values of ONNX
+// Runtime's ONNXTensorElementDataType.
 #pragma once
 
 #include <cstdint>
