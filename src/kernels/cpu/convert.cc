@@ -80,16 +80,6 @@ void convert_span_scalar(const ConvertArgs& args, ConvertCounts& counts) noexcep
   }
 }
 
-void transpose_block_scalar(const TransposeArgs& args) noexcept {
-  const auto size = static_cast<std::int64_t>(args.element_bytes);
-  for (std::int64_t c = 0; c < args.cols; ++c) {
-    for (std::int64_t r = 0; r < args.rows; ++r) {
-      std::memcpy(args.target + c * args.target_stride + r * size, args.source + r * args.source_stride + c * size,
-                  args.element_bytes);
-    }
-  }
-}
-
 }  // namespace
 
 ConvertCounts& ConvertCounts::operator+=(const ConvertCounts& other) noexcept {
@@ -118,27 +108,6 @@ ConvertCounts convert(Level level, const ConvertArgs& args) noexcept {
       break;
   }
   return counts;
-}
-
-void transpose(Level level, const TransposeArgs& args) noexcept {
-  SLUICE_CHECK(args.element_bytes == 2 || args.element_bytes == 4);
-  switch (level) {
-    case Level::scalar:
-      return transpose_block_scalar(args);
-    case Level::avx2:
-      return avx2::transpose_block(args);
-    case Level::avx512:
-      return avx512::transpose_block(args);
-  }
-}
-
-void interleave_rows(const std::byte* even, const std::byte* odd, std::int64_t rows, std::size_t row_bytes,
-                     std::byte* target) noexcept {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::size_t from = static_cast<std::size_t>(r) * row_bytes;
-    std::memcpy(target + 2 * from, even + from, row_bytes);
-    std::memcpy(target + 2 * from + row_bytes, odd + from, row_bytes);
-  }
 }
 
 }  // namespace sluice

@@ -1,5 +1,4 @@
-// Bulk conversion of weights between f32, f16 and bf16, near memory bandwidth, counting what a format could not hold;
-// and the physical rearrangements of an export: transposition and interleaved rows.
+// Bulk conversion of weights between f32, f16 and bf16, near memory bandwidth, counting what a format could not hold.
 //
 // Exact where the target can hold the value, round to nearest even elsewhere; NaN stays NaN; every level gives the same
 // bits. Addresses may have any alignment; source and target may not overlap. Single-threaded: a caller cuts a tensor
@@ -42,23 +41,5 @@ struct ConvertArgs {
 };
 
 ConvertCounts convert(Level level, const ConvertArgs& args) noexcept;
-
-// target[c][r] = source[r][c] for elements of 2 or 4 bytes. Strides are in bytes from one row to the next, so that a
-// block of a larger matrix can be moved.
-struct TransposeArgs {
-  std::size_t element_bytes = 4;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  const std::byte* source = nullptr;  // [rows, cols]
-  std::int64_t source_stride = 0;
-  std::byte* target = nullptr;  // [cols, rows]
-  std::int64_t target_stride = 0;
-};
-
-void transpose(Level level, const TransposeArgs& args) noexcept;
-
-// target rows: even[0], odd[0], even[1], odd[1], ...; each of the two sources is a dense [rows, row_bytes].
-void interleave_rows(const std::byte* even, const std::byte* odd, std::int64_t rows, std::size_t row_bytes,
-                     std::byte* target) noexcept;
 
 }  // namespace sluice

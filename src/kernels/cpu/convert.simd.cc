@@ -163,106 +163,6 @@ void convert_from(const ConvertArgs& args, ConvertCounts& counts) {
   }
 }
 
-// Transposition: squares of one 128-bit vector a side, within tiles that stay in the first-level cache.
-template <typename T>
-struct Square;
-
-template <>
-struct Square<std::uint32_t> {
-  static constexpr std::int64_t kSide = 4;
-  static HWY_INLINE void move(const std::byte* source, std::int64_t source_stride, std::byte* target,
-                              std::int64_t target_stride) {
-    const hn::Full128<std::uint32_t> d;
-    const hn::Full128<std::uint64_t> d2;
-    const auto row = [&](int r) HWY_ATTR {
-      return hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(source + r * source_stride));
-    };
-    const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
-    const auto a = hn::BitCast(d2, hn::InterleaveLower(r0, r1)), b = hn::BitCast(d2, hn::InterleaveLower(r2, r3));
-    const auto c = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1)), e = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
-    const auto put = [&](int r, hn::Vec128<std::uint64_t> v) HWY_ATTR {
-      hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<std::uint32_t*>(target + r * target_stride));
-    };
-    put(0, hn::InterleaveLower(a, b));
-    put(1, hn::InterleaveUpper(d2, a, b));
-    put(2, hn::InterleaveLower(c, e));
-    put(3, hn::InterleaveUpper(d2, c, e));
-  }
-};
-
-template <>
-struct Square<std::uint16_t> {
-  static constexpr std::int64_t kSide = 8;
-  static HWY_INLINE void move(const std::byte* source, std::int64_t source_stride, std::byte* target,
-                              std::int64_t target_stride) {
-    const hn::Full128<std::uint16_t> d;
-    const hn::Full128<std::uint32_t> d4;
-    const hn::Full128<std::uint64_t> d2;
-    hn::Vec128<std::uint16_t> row[8];
-#pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r)
-      row[r] = hn::LoadU(d, reinterpret_cast<const std::uint16_t*>(source + r * source_stride));
-    hn::Vec128<std::uint32_t> pair[8];  // [low, high] columns of rows (0,1), (2,3), (4,5), (6,7)
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      pair[2 * r] = hn::BitCast(d4, hn::InterleaveLower(row[2 * r], row[2 * r + 1]));
-      pair[2 * r + 1] = hn::BitCast(d4, hn::InterleaveUpper(d, row[2 * r], row[2 * r + 1]));
-    }
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const auto a = hn::BitCast(d2, hn::InterleaveLower(pair[half], pair[half + 2]));
-      const auto b = hn::BitCast(d2, hn::InterleaveUpper(d4, pair[half], pair[half + 2]));
-      const auto c = hn::BitCast(d2, hn::InterleaveLower(pair[half + 4], pair[half + 6]));
-      const auto e = hn::BitCast(d2, hn::InterleaveUpper(d4, pair[half + 4], pair[half + 6]));
-      const auto put = [&](int r, hn::Vec128<std::uint64_t> v) HWY_ATTR {
-        std::byte* to = target + (4 * half + r) * target_stride;
-        hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<std::uint16_t*>(to));
-      };
-      put(0, hn::InterleaveLower(a, c));
-      put(1, hn::InterleaveUpper(d2, a, c));
-      put(2, hn::InterleaveLower(b, e));
-      put(3, hn::InterleaveUpper(d2, b, e));
-    }
-  }
-};
-
-template <typename T>
-void transpose_tile(const TransposeArgs& args, std::int64_t row, std::int64_t col, std::int64_t rows,
-                    std::int64_t cols) {
-  constexpr std::int64_t kSide = Square<T>::kSide;
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-  const std::byte* source = args.source + row * args.source_stride + col * kSize;
-  std::byte* target = args.target + col * args.target_stride + row * kSize;
-  const auto move_one = [&](std::int64_t r, std::int64_t c) HWY_ATTR {
-    std::memcpy(target + c * args.target_stride + r * kSize, source + r * args.source_stride + c * kSize, sizeof(T));
-  };
-  std::int64_t c = 0;
-  for (; c + kSide <= cols; c += kSide) {
-    std::int64_t r = 0;
-    for (; r + kSide <= rows; r += kSide) {
-      Square<T>::move(source + r * args.source_stride + c * kSize, args.source_stride,
-                      target + c * args.target_stride + r * kSize, args.target_stride);
-    }
-    for (; r < rows; ++r) {
-      for (std::int64_t i = 0; i < kSide; ++i) move_one(r, c + i);
-    }
-  }
-  for (; c < cols; ++c) {
-    for (std::int64_t r = 0; r < rows; ++r) move_one(r, c);
-  }
-}
-
-template <typename T>
-void transpose_all(const TransposeArgs& args) {
-  constexpr std::int64_t kTile = 128 / static_cast<std::int64_t>(sizeof(T));  // two cache lines
-  for (std::int64_t col = 0; col < args.cols; col += kTile) {
-    const std::int64_t cols = args.cols - col < kTile ? args.cols - col : kTile;
-    for (std::int64_t row = 0; row < args.rows; row += kTile) {
-      transpose_tile<T>(args, row, col, args.rows - row < kTile ? args.rows - row : kTile, cols);
-    }
-  }
-}
-
 }  // namespace
 
 void convert_span(const ConvertArgs& args, ConvertCounts& counts) noexcept {
@@ -276,10 +176,6 @@ void convert_span(const ConvertArgs& args, ConvertCounts& counts) noexcept {
     default:
       return;
   }
-}
-
-void transpose_block(const TransposeArgs& args) noexcept {
-  return args.element_bytes == 2 ? transpose_all<std::uint16_t>(args) : transpose_all<std::uint32_t>(args);
 }
 
 }  // namespace SLUICE_LEVEL

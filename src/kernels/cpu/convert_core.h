@@ -1,4 +1,4 @@
-// The parts of convert.h that are compiled once a level.
+// The part of convert.h that is compiled once a level.
 #pragma once
 
 #include "kernels/cpu/convert.h"
@@ -8,12 +8,10 @@ namespace sluice {
 namespace avx2 {
 // Steps none and plus_one; adds to all counts but `elements`.
 void convert_span(const ConvertArgs& args, ConvertCounts& counts) noexcept;
-void transpose_block(const TransposeArgs& args) noexcept;
 }  // namespace avx2
 
 namespace avx512 {
 void convert_span(const ConvertArgs& args, ConvertCounts& counts) noexcept;
-void transpose_block(const TransposeArgs& args) noexcept;
 }  // namespace avx512
 
 }  // namespace sluice

@@ -186,40 +186,5 @@ TEST(Convert, EveryTailLengthIsWhole) {
   }
 }
 
-TEST(Transpose, MovesEveryElementOfABlockAndNothingElse) {
-  for (const std::size_t size : {std::size_t{2}, std::size_t{4}}) {
-    const auto bytes = static_cast<std::int64_t>(size);
-    for (const auto& [rows, cols] :
-         {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {8, 8}, {7, 70}, {129, 33}, {64, 200}, {0, 4}}) {
-      const std::int64_t source_stride = (cols + 3) * bytes + 1;  // unaligned rows
-      const std::int64_t target_stride = (rows + 2) * bytes + 1;
-      std::vector<std::byte> source(static_cast<std::size_t>(rows * source_stride + 8));
-      std::mt19937 random(2);
-      for (std::byte& b : source) b = static_cast<std::byte>(random());
-      std::vector<std::byte> untouched(static_cast<std::size_t>(cols * target_stride + 8), std::byte{0x5a});
-      for (const Level level : supported_levels()) {
-        std::vector<std::byte> expected = untouched;
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < cols; ++c) {
-            std::memcpy(expected.data() + c * target_stride + r * bytes, source.data() + r * source_stride + c * bytes,
-                        size);
-          }
-        }
-        std::vector<std::byte> target = untouched;
-        transpose(level, {size, rows, cols, source.data(), source_stride, target.data(), target_stride});
-        EXPECT_EQ(expected, target) << level_name(level) << " " << rows << " x " << cols << " of " << size << " bytes";
-      }
-    }
-  }
-}
-
-TEST(InterleaveRows, AlternatesRowsOfTheTwoSources) {
-  const std::vector<std::uint16_t> gate = {1, 2, 3, 4};
-  const std::vector<std::uint16_t> up = {5, 6, 7, 8};
-  std::vector<std::byte> target(16);
-  interleave_rows(bytes_of(gate).data(), bytes_of(up).data(), 2, 4, target.data());
-  EXPECT_EQ(target, bytes_of(std::vector<std::uint16_t>{1, 2, 5, 6, 3, 4, 7, 8}));
-}
-
 }  // namespace
 }  // namespace sluice
