@@ -59,10 +59,11 @@ void linear_block(Level level, const LinearBlock& block) noexcept {
 }
 
 LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
-  // Few rows: the weight streams from memory, and an item is about 64 KB of it. Many: a block of K of the item's rows, at
-  // most 192 x 512 f32, stays in the second-level cache while the outputs pass over it, as many as are worth its reading.
+  // Few rows: the weight streams from memory, and an item is about 128 KB of it: the last 8 KB that it fetches ahead are
+  // another item's, perhaps another core's. Many: a block of K of the item's rows, at most 192 x 512 f32, stays in the
+  // second-level cache while the outputs pass over it, as many as are worth its reading.
   constexpr std::int64_t kFewRows = 18;
-  constexpr std::int64_t kItemBytes = 64 << 10;
+  constexpr std::int64_t kItemBytes = 128 << 10;
   constexpr std::int64_t kCacheFloats = 64 << 10;
   constexpr std::int64_t kMost = 192;  // outputs and rows
   const auto even = [](std::int64_t count, std::int64_t most, std::int64_t multiple) {
@@ -70,7 +71,7 @@ LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept {
   };
   if (rows <= kFewRows) {
     const std::int64_t row_bytes = std::max<std::int64_t>(weight.cols * 2, 1);
-    return {std::clamp<std::int64_t>(kItemBytes / row_bytes / 8 * 8, 8, 64), kFewRows};
+    return {std::clamp<std::int64_t>(kItemBytes / row_bytes / 8 * 8, 8, 128), kFewRows};
   }
   const std::int64_t outs = std::max<std::int64_t>(weight.rows, 1);
   return {even(outs, rows * weight.cols <= kCacheFloats ? 64 : kMost, 8), even(rows, kMost, 6)};

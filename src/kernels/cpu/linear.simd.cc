@@ -216,8 +216,10 @@ HWY_NOINLINE void direct_tile(const Operands<T, R>& o, const Next<T>& next, cons
 
 // Where in the product a strip of outputs is at work.
 struct Place {
-  std::int64_t out;  // first output
-  std::int64_t k;    // first element of the block of K
+  std::int64_t out;               // first output
+  std::int64_t k;                 // first element of the block of K
+  std::int64_t spacing = 1;       // from one output of a tile to the next
+  std::int64_t next_out = kOuts;  // of the tile after it, counted from `out`
 };
 
 HWY_INLINE Target target_of(const LinearBlock& block, const Place& at, std::int64_t m) {
@@ -233,10 +235,10 @@ HWY_INLINE void direct_rows(const LinearBlock& block, const Place& at, std::int6
   Operands<T, R> o;
   for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + at.k;
   o.w = reinterpret_cast<const T*>(block.weight.bytes) + at.out * depth + at.k;
-  o.stride = depth;
+  o.stride = at.spacing * depth;
   o.count = block_count(depth, at.k);
-  const std::int64_t ahead = at.k + kBlock < depth ? kBlock : kTileOuts * depth - at.k;
-  const Next<T> next{o.w + ahead + group * kFetch * depth, depth};
+  const std::int64_t ahead = at.k + kBlock < depth ? kBlock : at.next_out * depth - at.k;
+  const Next<T> next{o.w + ahead + group * kFetch * o.stride, o.stride};
   direct_tile<T, R, P, kPaired, kFetch>(o, next, target_of(block, at, m));
 }
 
@@ -275,32 +277,70 @@ void direct_output(const LinearBlock& block, std::int64_t out) {
   }
 }
 
-template <typename T, int kGroups>
-void direct_strips(const LinearBlock& block, std::int64_t first, std::int64_t end) {
-  for (std::int64_t n = first; n < end; n += kOuts) {
-    for (std::int64_t k = 0; k < block.weight.cols; k += kBlock) direct_groups<T, kGroups>(block, {n, k});
+// kTileOuts outputs by all rows of x, a block of K.
+template <typename T, int kGroups, int kTileOuts>
+HWY_INLINE void direct_tiles(const LinearBlock& block, const Place& at) {
+  if constexpr (kTileOuts == kOuts) {
+    direct_groups<T, kGroups>(block, at);
+  } else {
+    direct_rows<T, 1, kTileOuts, true>(block, at, 0);
   }
+}
+
+// Two rows of a weight in one page are two streams to the processor's prefetcher, which then follows neither. Outputs
+// so far apart lie in pages of their own.
+template <typename T>
+std::int64_t page_spacing(std::int64_t depth) {
+  constexpr std::int64_t kPage = 4096 / static_cast<std::int64_t>(sizeof(T));
+  constexpr std::int64_t kMost = 8;
+  return depth >= kPage ? 1 : depth * kMost <= kPage ? kMost : (kPage + depth - 1) / depth;
+}
+
+// Outputs [first, first + spacing * kTileOuts), those of a tile `spacing` apart.
+template <typename T, int kGroups, int kTileOuts>
+void spaced_tiles(const LinearBlock& block, std::int64_t first, std::int64_t spacing) {
+  const std::int64_t depth = block.weight.cols;
+  float sums[kDirectRows * kTileOuts];  // [rows, kTileOuts]
+  LinearBlock spaced = block;
+  spaced.y = sums;
+  spaced.y_stride = kTileOuts;
+  for (std::int64_t i = 0; i < spacing; ++i) {
+    spaced.weight.bytes = block.weight.bytes + (first + i) * depth * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t next = i + 1 < spacing ? 1 : spacing * kTileOuts - i;
+    for (std::int64_t k = 0; k < depth; k += kBlock) direct_tiles<T, kGroups, kTileOuts>(spaced, {0, k, spacing, next});
+    for (std::int64_t m = 0; m < block.rows; ++m) {
+      float* y = block.y + m * block.y_stride + first + i;
+      for (std::int64_t p = 0; p < kTileOuts; ++p) y[p * spacing] = sums[m * kTileOuts + p];
+    }
+  }
+}
+
+// Whole tiles of outputs from `n` on; returns where they end.
+template <typename T, int kGroups, int kTileOuts>
+std::int64_t direct_strips(const LinearBlock& block, std::int64_t n) {
+  const std::int64_t depth = block.weight.cols, outs = block.weight.rows;
+  const std::int64_t spacing = page_spacing<T>(depth);
+  for (; spacing > 1 && n + spacing * kTileOuts <= outs; n += spacing * kTileOuts)
+    spaced_tiles<T, kGroups, kTileOuts>(block, n, spacing);
+  for (; n + kTileOuts <= outs; n += kTileOuts) {
+    for (std::int64_t k = 0; k < depth; k += kBlock) direct_tiles<T, kGroups, kTileOuts>(block, {n, k, 1, kTileOuts});
+  }
+  return n;
 }
 
 // All outputs, the weight widened in registers. One row of x takes eight outputs at a time whatever the vector.
 template <typename T>
 void direct_outputs(const LinearBlock& block) {
-  const std::int64_t depth = block.weight.cols;
-  const std::int64_t whole = block.weight.rows / kOuts * kOuts;
   std::int64_t n = 0;
-  if constexpr (!kWide) {
-    for (; block.rows == 1 && n + 8 <= whole; n += 8) {
-      for (std::int64_t k = 0; k < depth; k += kBlock) direct_rows<T, 1, 8, true>(block, {n, k}, 0);
-    }
-  }
+  if (block.rows == 1) n = direct_strips<T, 1, 8>(block, n);
   if (block.rows <= kRows) {
-    direct_strips<T, 1>(block, n, whole);
+    n = direct_strips<T, 1, kOuts>(block, n);
   } else if (block.rows <= 2 * kRows) {
-    direct_strips<T, 2>(block, n, whole);
+    n = direct_strips<T, 2, kOuts>(block, n);
   } else {
-    direct_strips<T, 3>(block, n, whole);
+    n = direct_strips<T, 3, kOuts>(block, n);
   }
-  for (n = whole; n < block.weight.rows; ++n) direct_output<T>(block, n);
+  for (; n < block.weight.rows; ++n) direct_output<T>(block, n);
 }
 
 // A strip of kOuts weight rows by one block of K, widened: [step][vector] f32, zero-padded to whole steps.

@@ -107,7 +107,8 @@ void expect_close(const Problem& p, const std::vector<float>& x, const std::vect
 TEST(Linear, EveryLevelAndFormatMatchesTheSpecificationAtOddShapes) {
   const Problem problems[] = {{1, 1, 1},     {2, 7, 3},     {1, 48, 8},   {3, 80, 17},    {4, 193, 9},
                               {5, 1024, 12}, {6, 1025, 20}, {7, 31, 40},  {12, 1030, 5},  {13, 2049, 8},
-                              {14, 64, 64},  {16, 33, 65},  {65, 97, 24}, {70, 1100, 71}, {97, 130, 66}};
+                              {14, 64, 64},  {16, 33, 65},  {65, 97, 24}, {70, 1100, 71}, {97, 130, 66},
+                              {1, 193, 130}, {1, 700, 66},  {9, 700, 66}, {17, 1024, 50}};
   SerialExecutor serial;
   for (const Problem& p : problems) {
     const auto x = random_values(static_cast<std::size_t>(p.rows * p.in), 1);
@@ -149,18 +150,18 @@ TEST(Linear, ARowHasTheSameBitsWhateverSharesTheBatch) {
 
 TEST(Linear, AnOutputHasTheSameBitsWhateverItsNeighbours) {
   SerialExecutor serial;
-  const std::int64_t in = 1090;
-  const auto w = random_values(static_cast<std::size_t>(80 * in), 6);
-  for (const std::int64_t rows : {1, 2, 5, 30}) {
+  for (const auto& [rows, in] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1090}, {2, 700}, {5, 193}, {30, 1090}, {1, 193}}) {
+    const std::int64_t outs = 80;
     const auto x = random_values(static_cast<std::size_t>(rows * in), 7);
-    const Weight weight(w, WeightFormat::f16, 80, in);
+    const Weight weight(random_values(static_cast<std::size_t>(outs * in), 6), WeightFormat::f16, outs, in);
     for (const Level level : supported_levels()) {
-      const auto whole = run(level, {rows, in, 80}, x, weight.view(), nullptr, serial);
-      for (std::int64_t n = 0; n < 80; n += 7) {
+      const auto whole = run(level, {rows, in, outs}, x, weight.view(), nullptr, serial);
+      for (std::int64_t n = 0; n < outs; n += 7) {
         const auto one = run(level, {rows, in, 1}, x, weight_rows(weight.view(), n, 1), nullptr, serial);
         for (std::int64_t m = 0; m < rows; ++m) {
-          ASSERT_TRUE(same_bits(&one[static_cast<std::size_t>(m)], &whole[static_cast<std::size_t>(m * 80 + n)], 1))
-              << level_name(level) << " row " << m << " output " << n;
+          ASSERT_TRUE(same_bits(&one[static_cast<std::size_t>(m)], &whole[static_cast<std::size_t>(m * outs + n)], 1))
+              << level_name(level) << " row " << m << " output " << n << " K " << in;
         }
       }
     }
