@@ -106,8 +106,8 @@ void sum_decay(const HeadGates& gates, Index count, ChunkDecay& decay) {
   }
   for (Index t = 0; t < kGateCap; ++t) decay.to_end[t] = static_cast<float>(sum - sums[t]);
   for (Index t = 0; t < kGateCap; t += kLanes) {
-    hn::Store(exp_decay(hn::Load(kF32, decay.high + t)), kF32, decay.from_start + t);
-    hn::Store(exp_decay(hn::Load(kF32, decay.to_end + t)), kF32, decay.to_end + t);
+    hn::Store(exp_of_nonpositive(hn::Load(kF32, decay.high + t)), kF32, decay.from_start + t);
+    hn::Store(exp_of_nonpositive(hn::Load(kF32, decay.to_end + t)), kF32, decay.to_end + t);
   }
   decay.whole = decay.from_start[count - 1];
 }
@@ -116,7 +116,7 @@ void sum_decay(const HeadGates& gates, Index count, ChunkDecay& decay) {
 HWY_INLINE V decay_between(const ChunkDecay& decay, Index j, Index i) {
   const V high = hn::Sub(hn::Load(kF32, decay.high + i), hn::Set(kF32, decay.high[j]));
   const V low = hn::Sub(hn::Load(kF32, decay.low + i), hn::Set(kF32, decay.low[j]));
-  return exp_decay(hn::Min(hn::Add(high, low), hn::Zero(kF32)));  // i < j is never read, but may not overflow
+  return exp_of_nonpositive(hn::Min(hn::Add(high, low), hn::Zero(kF32)));  // i < j is never read, but may not overflow
 }
 
 void apply_decay(const gdn::Plan& plan, const gdn::Workspace& w, Index count, const HeadGates& gates,

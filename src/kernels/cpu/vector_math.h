@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/float16.h"
 
@@ -94,7 +95,7 @@ HWY_INLINE void store(Floats v, bf16* to) {
 template <typename T>
 HWY_INLINE Floats load_part(const T* from, std::int64_t count) {
   HWY_ALIGN T padded[kLanes] = {};
-  for (std::int64_t i = 0; i < count; ++i) padded[i] = from[i];
+  std::memcpy(static_cast<void*>(padded), from, static_cast<std::size_t>(count) * sizeof(T));
   return load(padded);
 }
 
@@ -102,7 +103,7 @@ template <typename T>
 HWY_INLINE void store_part(Floats v, T* to, std::int64_t count) {
   HWY_ALIGN T padded[kLanes];
   store(v, padded);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = padded[i];
+  std::memcpy(static_cast<void*>(to), padded, static_cast<std::size_t>(count) * sizeof(T));
 }
 
 // load or load_part, whichever fits before `end`.
@@ -171,11 +172,18 @@ HWY_INLINE Floats exp_in_range(Floats x) {
   return hn::BitCast(kFloats, hn::Add(hn::BitCast(words, p), exponent));
 }
 
-// e^x for x <= 0: below kExpLowest (and for -Inf) exactly 0; NaN for NaN.
+// e^x for x <= 0: below kExpLowest (and for -Inf) exactly 0, since subnormal factors would slow products down; NaN for NaN.
 HWY_INLINE Floats exp_of_nonpositive(Floats x) {
   const Floats lowest = all(kExpLowest);
   const Floats e = exp_in_range(hn::Max(lowest, x));  // the operand order keeps a NaN in x
   return hn::IfThenZeroElse(hn::Lt(x, lowest), e);
+}
+
+// e^x over the whole range: 0 below kExpLowest, infinity above kExpHighest; NaN for NaN.
+HWY_INLINE Floats exp_any(Floats x) {
+  const Floats lowest = all(kExpLowest), highest = all(kExpHighest);
+  const Floats e = hn::IfThenZeroElse(hn::Lt(x, lowest), exp_in_range(hn::Min(highest, hn::Max(lowest, x))));
+  return hn::IfThenElse(hn::Gt(x, highest), hn::Inf(kFloats), e);
 }
 
 // 1 + e^-x with e^-x clamped to the normal floats.
