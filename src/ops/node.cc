@@ -12,6 +12,16 @@ bool succeeded(const OrtApi& api, OrtStatus* status) {
   return false;
 }
 
+// ONNX Runtime tells an attribute that is absent from one of a type it has no reader for (a tensor, a list of strings) by
+// the words of its status alone. Words that are not known say nothing.
+bool says_other_type(const OrtApi& api, OrtStatus* status) {
+  if (status == nullptr) return false;
+  const std::string_view words = api.GetErrorMessage(status);
+  const bool says = words.find("don't match") != words.npos || words.find("is expected to have type") != words.npos;
+  api.ReleaseStatus(status);
+  return says;
+}
+
 // ONNX Runtime's two-call protocol for strings: the size with its terminator, then the text.
 template <typename Read>
 std::optional<std::string> read_text(const OrtApi& api, Read&& read) {
@@ -100,6 +110,8 @@ void Node::refuse_other_type(const char* name, std::string_view expected) const 
     found = "a list of integers";
   } else if (succeeded(api_, api_.KernelInfoGetAttributeArray_float(&info_, name, nullptr, &size)) && size > 0) {
     found = "a list of floats";
+  } else if (says_other_type(api_, api_.KernelInfoGetAttribute_int64(&info_, name, &integer))) {
+    found = "something else";
   } else {
     return;
   }

@@ -309,6 +309,37 @@ TEST(Session, InputsOfUnknownShapeGiveTheBitsOfDeclaredOnes) {
   }
 }
 
+// The model, whose one list of integers is said to be an attribute of another type.
+std::string with_type_of_list(std::string model, int type) {
+  const std::string tag = "\xa0\x01";  // AttributeProto.type
+  constexpr char kIntegers = 7;
+  const std::size_t at = model.find(tag + kIntegers);
+  SLUICE_CHECK(at != std::string::npos);
+  model[at + tag.size()] = static_cast<char>(type);
+  return model;
+}
+
+TEST(Session, AnAttributeOfATypeNoneAsksForIsNotTakenForAbsent) {
+  constexpr int kListOfIntegers = 7;
+  constexpr int kListOfStrings = 8;
+  constexpr int kListOfTensors = 9;
+  for (const char* name : {"scale", "chunk_size", "update_rule"}) {
+    NodeCase node = make_node({});
+    std::erase_if(node.attributes, [&](const Attribute& a) { return a.name == name; });
+    node.attributes.push_back({name, std::vector<std::int64_t>{}});
+    for (const int type : {kListOfIntegers, kListOfStrings, kListOfTensors}) {
+      const std::string model = with_type_of_list(serialize_case(node), type);
+      try {
+        Ort::Session session(test_environment(), model.data(), model.size(), session_options(best_level()));
+        FAIL() << name << " of type " << type << " was loaded";
+      } catch (const Ort::Exception& error) {
+        const std::string expected = std::string("GatedDeltaNet node 'node': attribute ") + name + ": expected a";
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(expected)) << type;
+      }
+    }
+  }
+}
+
 // Resident memory that no file backs, in bytes.
 std::int64_t anonymous_memory() {
   std::ifstream status("/proc/self/status");
