@@ -278,9 +278,11 @@ TEST(GatedDeltaNet, NamesWhatIsWrongWithAFusedQuery) {
 TEST(GatedDeltaNet, NamesTheTypeThatIsWrong) {
   const Mistake mistakes[] = {
       {"input 0 (query): expected f32 or f16 or bf16, found i32",
+       [](NodeCase& n) { n.inputs[0] = make_tensor(DType::i32, {8, 2, 8}); }},
+      {"input 0 (query): expected f32 or f16 or bf16, found f64",
        [](NodeCase& n) {
-         n.inputs[0] = make_tensor(DType::i32, {8, 2, 8});
-         n.outputs[0]->dtype = DType::i32;
+         for (const std::size_t i : {0u, 1u, 2u}) n.inputs[i] = make_tensor(DType::f64, {8, 2, 8});
+         n.outputs[0]->dtype = DType::f64;
        }},
       {"input 1 (key): expected f32 as input 0 (query), found f16",
        [](NodeCase& n) { n.inputs[1] = cast(*n.inputs[1], DType::f16); }},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/onnx_type.h"
 #include "ops/attributes.h"
 #include "opset/shape_context.h"
 
@@ -139,13 +140,19 @@ class NodeShapes final : public ShapeContext {
   std::vector<std::optional<Extents>> outputs_;
 };
 
+// The type of the first input that shares the output's variable; one that the contract does not allow gives way to any
+// that it does, so that the kernel, not ONNX Runtime's comparison with the declared output, says what is wrong.
 std::optional<ONNXTensorElementDataType> output_type(const OperatorSpec& spec, const std::vector<Tensor>& inputs,
                                                      const PortSpec& output) {
   if (const auto only = only_type(spec, output)) return dtype_to_ort(*only);
+  std::optional<ONNXTensorElementDataType> first;
   for (std::size_t i = 0; i < inputs.size() && i < spec.inputs.size(); ++i) {
-    if (spec.inputs[i].type == output.type && inputs[i].type) return inputs[i].type;
+    if (spec.inputs[i].type != output.type || !inputs[i].type) continue;
+    const auto dtype = dtype_of_onnx(*inputs[i].type);
+    if (dtype && spec.allowed(output.type).contains(*dtype)) return inputs[i].type;
+    if (!first) first = inputs[i].type;
   }
-  return std::nullopt;
+  return first;
 }
 
 Extents unknown_shape(const OperatorSpec& spec, std::size_t rank, UnknownExtents& unknown) {

@@ -16,7 +16,7 @@ void check(const OrtApi& api, OrtStatus* status) {
 
 DType dtype_from_ort(ONNXTensorElementDataType type, std::string_view what) {
   if (const auto dtype = dtype_of_onnx(type)) return *dtype;
-  fail("{}: ONNX Runtime element type {} is not supported", what, static_cast<int>(type));
+  fail("{}: expected numbers, found ONNX's element type {}", what, static_cast<int>(type));
 }
 
 ONNXTensorElementDataType dtype_to_ort(DType dtype) noexcept {

@@ -17,6 +17,7 @@ NormGate parse_activation(std::string_view text) {
 GatedRmsNormAttributes read_gated_rms_norm(const Attributes& attributes) {
   GatedRmsNormAttributes result;
   result.epsilon = attributes.number("epsilon");
+  if (result.epsilon < 0) fail("attribute epsilon: expected 0 or more, found {}", result.epsilon);
   result.activation = parse_activation(attributes.text("activation"));
   return result;
 }
