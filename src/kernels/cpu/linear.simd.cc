@@ -2,7 +2,7 @@
 // 512-bit register holds the eight lanes of two outputs, so that the sums, and their bits, are those of 256 bits.
 //
 // Few rows of x: the weight is widened in registers, once for all of them, straight from the mapped file, while the next
-// block of it is prefetched. Many: a strip of kOuts weight rows by a block of K is widened once into a first-level-cache
+// block of it is prefetched. Many: a strip of eight weight rows by a block of K is widened once into a first-level-cache
 // buffer that all tiles of rows pass over. Either way an output's sum is linear.h's.
 #include <hwy/highway.h>
 
@@ -23,7 +23,8 @@ constexpr std::int64_t kVector = HWY_LANES(float);
 constexpr std::int64_t kLanes = 8;    // along K: part of the definition, like kBlock
 constexpr std::int64_t kBlock = 512;  // elements of K between two reductions of the lanes
 constexpr bool kWide = kVector == 16;
-constexpr int kOuts = kWide ? 8 : 4;             // of a tile over the strip
+constexpr int kOuts = kWide ? 8 : 4;             // of a tile over the weight
+constexpr int kStripOuts = 8;                    // of a widened strip: a tile at 512 bits, two side by side at 256
 constexpr int kRows = kWide ? 6 : 3;             // of any tile, at most
 constexpr std::int64_t kDirectRows = 3 * kRows;  // up to here the weight is widened in registers
 
@@ -343,17 +344,19 @@ void direct_outputs(const LinearBlock& block) {
   for (; n < block.weight.rows; ++n) direct_output<T>(block, n);
 }
 
-// A strip of kOuts weight rows by one block of K, widened: [step][vector] f32, zero-padded to whole steps.
+// A strip of weight rows by one block of K, widened: [tile][step][vector] f32, zero-padded to whole steps.
 struct alignas(64) Strip {
-  float w[kBlock * kOuts];
+  static constexpr std::int64_t kTiles = kStripOuts / kOuts;
+  float w[kTiles][kBlock * kOuts];
 };
 
+// The rows of one tile.
 template <typename T>
-HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
+HWY_INLINE void widen_rows(const Operands<T, 1>& o, float* strip) {
   for (std::int64_t p = 0; p < 4; ++p) {
     const T* a = o.w + p * o.stride;
     const T* b = a + Tile<1, 4, true>::kMate * o.stride;
-    float* to = strip.w + p * kVector;
+    float* to = strip + p * kVector;
     std::int64_t k = 0;
 #pragma GCC unroll 4
     for (; k + kLanes <= o.count; k += kLanes, to += 4 * kVector) hn::Store(widen(a + k, b + k), kF32, to);
@@ -363,24 +366,13 @@ HWY_INLINE void widen_strip(const Operands<T, 1>& o, Strip& strip) {
   }
 }
 
-// A part of the strip of weights that comes next, fetched into the second-level cache while a tile runs, a little a step.
-struct Ahead {
-  const std::byte* weight;
-  std::int64_t step;    // bytes of it every step
-  std::int64_t stride;  // bytes from one row of it to the next
-};
-
-// Fetches a part of kFetch rows.
-template <int R, int kFetch>
-HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Target& target) {
+template <int R>
+HWY_NOINLINE void strip_tile(const Operands<float, R>& o, const Target& target) {
   Tile<R, 4, true> tile;
   clear(tile);
   std::int64_t k = 0;
   const float* w = o.w;
   for (; k + kLanes <= o.count; k += kLanes, w += 4 * kVector) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kFetch; ++n) __builtin_prefetch(ahead.weight + n * ahead.stride, 0, 2);
-    ahead.weight += ahead.step;
     step(
         tile, [&](int r) HWY_ATTR { return spread(o.x[r] + k); },
         [&](int p) HWY_ATTR { return hn::Load(kF32, w + p * kVector); });
@@ -393,78 +385,76 @@ HWY_NOINLINE void strip_tile(const Operands<float, R>& o, Ahead ahead, const Tar
   write(tile, target);
 }
 
-// Two lines of each row of x in the next block of K: in kBlock / 32 strips, all of it is in the second-level cache.
-template <int R>
-HWY_INLINE void fetch_x(const Operands<float, R>& o, std::int64_t turn) {
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    __builtin_prefetch(o.x[r] + kBlock + turn * 32, 0, 2);
-    __builtin_prefetch(o.x[r] + kBlock + turn * 32 + 16, 0, 2);
-  }
-}
-
-template <int R, int kFetch>
-HWY_INLINE void strip_rows(const LinearBlock& block, const Place& at, std::int64_t m, const Strip& strip,
-                           const Ahead& ahead) {
-  Operands<float, R> o;
-  for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + at.k;
-  o.w = strip.w;
-  o.stride = 0;
-  o.count = block_count(block.weight.cols, at.k);
-  if (at.out < kOuts * (kBlock / 32) && at.k + kBlock < block.weight.cols) fetch_x(o, at.out / kOuts);
-  strip_tile<R, kFetch>(o, ahead, target_of(block, at, m));
-}
-
-// Shares the rows of the strip at `next` out among the tiles that run over this one: parts of a row, or whole rows.
-class Fetcher {
+// The strip of weights that comes next, on its way into the second-level cache while the tiles of rows pass over this one:
+// each fetches its share of the columns of lines before it starts. A loop without surprises, as a branch foretold wrongly
+// costs as much as several lines.
+class Ahead {
  public:
-  HWY_INLINE Fetcher(const LinearBlock& block, const Place& next, std::int64_t element_bytes, std::int64_t tiles)
-      : row_(block.weight.bytes + (next.out * block.weight.cols + next.k) * element_bytes),
+  HWY_INLINE Ahead(const LinearBlock& block, const Place& next, std::int64_t element_bytes, std::int64_t turns)
+      : at_(block.weight.bytes + (next.out * block.weight.cols + next.k) * element_bytes),
         stride_(block.weight.cols * element_bytes),
-        bytes_(block_count(block.weight.cols, next.k) * element_bytes) {
-    for (; parts_ * 2 * kOuts <= tiles; parts_ *= 2) bytes_ /= 2;
-  }
-  // A part of each of `rows` rows.
-  HWY_INLINE Ahead share(std::int64_t rows) {
-    const Ahead now{row_ + part_ * bytes_, rows_ > 0 ? bytes_ * kLanes / kBlock : 0, stride_};
-    if (++part_ == parts_) {
-      part_ = 0;
-      rows_ -= rows;
-      row_ += rows * stride_;
+        left_((block_count(block.weight.cols, next.k) * element_bytes + 63) / 64),
+        share_((left_ + turns - 1) / turns) {}
+  HWY_INLINE void fetch() {
+    if (left_ <= 0) return;
+    for (std::int64_t i = 0; i < share_; ++i, at_ += 64) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kStripOuts; ++n) __builtin_prefetch(at_ + n * stride_, 0, 2);
     }
-    return now;
+    left_ -= share_;
   }
 
  private:
-  const std::byte* row_;
-  std::int64_t stride_;     // bytes
-  std::int64_t bytes_;      // of a part
-  std::int64_t parts_ = 1;  // of a row
-  std::int64_t part_ = 0;
-  std::int64_t rows_ = kOuts;
+  const std::byte* at_;
+  std::int64_t stride_;  // bytes
+  std::int64_t left_;    // columns
+  std::int64_t share_;   // columns a turn
 };
 
+// A strip at work: `tiles` of it hold outputs.
+struct Pass {
+  Place at;
+  const Strip& strip;
+  std::int64_t tiles;
+  Ahead ahead;
+};
+
+// Rows [first, end) in tiles of `size`, which is R or one or two less.
+template <int R>
+HWY_INLINE void strip_rows(const LinearBlock& block, Pass& pass, std::int64_t size, std::int64_t first,
+                           std::int64_t end) {
+  if constexpr (R > 1 && R > kRows - 2) {
+    if (size != R) return strip_rows<R - 1>(block, pass, size, first, end);
+  }
+  for (std::int64_t m = first; m < end; m += R) {
+    pass.ahead.fetch();
+    Operands<float, R> o;
+    for (int r = 0; r < R; ++r) o.x[r] = row_of_x(block, m + r) + pass.at.k;
+    o.stride = 0;
+    o.count = block_count(block.weight.cols, pass.at.k);
+    for (std::int64_t t = 0; t < pass.tiles; ++t) {
+      o.w = pass.strip.w[t];
+      strip_tile<R>(o, target_of(block, {pass.at.out + t * kOuts, pass.at.k}, m));
+    }
+  }
+}
+
 template <typename T>
-HWY_INLINE void strip_group(const LinearBlock& block, const Place& at, const Place& next) {
+HWY_INLINE void strip_group(const LinearBlock& block, const Place& at, std::int64_t tiles, const Place& next) {
   const std::int64_t depth = block.weight.cols;
   Operands<T, 1> o;
   o.w = reinterpret_cast<const T*>(block.weight.bytes) + at.out * depth + at.k;
   o.stride = depth;
   o.count = block_count(depth, at.k);
   Strip strip;
-  widen_strip(o, strip);
-  const std::int64_t tiles = block.rows / kRows;
-  Fetcher fetcher(block, next, static_cast<std::int64_t>(sizeof(T)), tiles);
-  std::int64_t m = 0;
-  for (; m + kRows <= block.rows; m += kRows) {
-    if (tiles < kOuts) {
-      strip_rows<kRows, 3>(block, at, m, strip, fetcher.share(3));
-    } else {
-      strip_rows<kRows, 1>(block, at, m, strip, fetcher.share(1));
-    }
-  }
-  for (; m + 2 <= block.rows; m += 2) strip_rows<2, 0>(block, at, m, strip, {});
-  for (; m < block.rows; ++m) strip_rows<1, 0>(block, at, m, strip, {});
+  for (std::int64_t t = 0; t < tiles; ++t, o.w += kOuts * depth) widen_rows(o, strip.w[t]);
+  // As many tiles of rows as it takes, of like size: a few of the larger size, then the rest.
+  const std::int64_t turns = (block.rows + kRows - 1) / kRows;
+  const std::int64_t size = block.rows / turns;
+  const std::int64_t split = block.rows % turns * (size + 1);
+  Pass pass{at, strip, tiles, {block, next, static_cast<std::int64_t>(sizeof(T)), turns}};
+  strip_rows<kRows>(block, pass, size + 1, 0, split);
+  strip_rows<kRows>(block, pass, size, split, block.rows);
 }
 
 // All outputs, the weight widened strip by strip. Blocks of K are outermost, so that x's stays in the second-level cache.
@@ -473,10 +463,11 @@ void widened_outputs(const LinearBlock& block) {
   const std::int64_t depth = block.weight.cols;
   const std::int64_t outs = block.weight.rows / kOuts * kOuts;
   for (std::int64_t k = 0; k < depth; k += kBlock) {
-    for (std::int64_t n = 0; n < outs; n += kOuts) {
-      Place next{n + kOuts, k};
-      if (next.out == outs) next = k + kBlock < depth ? Place{0, k + kBlock} : Place{n, k};
-      strip_group<T>(block, {n, k}, next);
+    for (std::int64_t n = 0; n < outs; n += kStripOuts) {
+      Place next{n + kStripOuts, k};
+      if (next.out >= outs) next = k + kBlock < depth ? Place{0, k + kBlock} : Place{outs, 0};
+      const std::int64_t left = (outs - n) / kOuts;
+      strip_group<T>(block, {n, k}, left < Strip::kTiles ? left : Strip::kTiles, next);
     }
   }
   for (std::int64_t n = outs; n < block.weight.rows; ++n) direct_output<T>(block, n);
