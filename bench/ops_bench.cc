@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/float16.h"
 #include "bench/peer.h"
 
 namespace sluice::bench {
@@ -29,6 +30,22 @@ class Buffers {
     std::uniform_real_distribution<float> uniform(low, high);
     for (float& v : values) v = uniform(random_);
     return {name, DType::f32, shape, values.data()};
+  }
+
+  // Weights that bf16 holds, in f32.
+  PeerTensor weights(const std::string& name, const Shape& shape) {
+    const PeerTensor tensor = floats(name, shape, -0.25f, 0.25f);
+    for (float& v : float_[name]) v = to_f32(to_bf16(v));
+    return tensor;
+  }
+
+  // A tensor of floats in bf16.
+  PeerTensor narrowed(const PeerTensor& from, const std::string& name) {
+    const std::vector<float>& values = float_.at(from.name);
+    std::vector<bf16>& halves = half_[name];
+    halves.resize(values.size());
+    std::transform(values.begin(), values.end(), halves.begin(), [](float v) { return to_bf16(v); });
+    return {name, DType::bf16, from.shape, halves.data()};
   }
 
   PeerTensor ints(const std::string& name, std::vector<std::int32_t> values) {
@@ -48,6 +65,7 @@ class Buffers {
 
   std::mt19937 random_{5};
   std::map<std::string, std::vector<float>> float_;
+  std::map<std::string, std::vector<bf16>> half_;
   std::map<std::string, std::vector<std::int32_t>> int_;
 };
 
@@ -178,6 +196,58 @@ PairPointer attention(std::int64_t past, std::int64_t tokens) {
   return pair;
 }
 
+// bf16 weights in the checkpoint's layout against MatMul with the same ones in f32, transposed; constants on both sides.
+PairPointer linear(std::int64_t tokens) {
+  constexpr std::int64_t kIn = 1024, kOut = 3584;
+  auto pair = std::make_shared<Pair>();
+  pair->name = fmt::format("Linear/M{}", tokens);
+  Buffers& b = pair->buffers;
+  const PeerTensor x = b.floats("x", {tokens, kIn}, -1, 1);
+  PeerTensor weight = b.weights("w", {kOut, kIn});
+  PeerTensor ours = b.narrowed(weight, "w16");
+  PeerTensor theirs = b.floats("wt", {kIn, kOut}, 0, 0);
+  const float* from = static_cast<const float*>(weight.data);
+  for (std::int64_t n = 0; n < kOut; ++n) {
+    for (std::int64_t k = 0; k < kIn; ++k) static_cast<float*>(theirs.data)[k * kOut + n] = from[n * kIn + k];
+  }
+  ours.constant = theirs.constant = true;
+  pair->ours = {"sluice", "Linear", {x, ours}, {b.floats("o", {tokens, kOut}, 0, 0)}, {}};
+  pair->theirs = {"", "MatMul", {x, theirs}, {b.floats("p", {tokens, kOut}, 0, 0)}, {}};
+  return pair;
+}
+
+// bf16 experts against the runtime's MoE, whose weights are f32 and whose gate and up rows alternate.
+PairPointer mixture(std::int64_t tokens) {
+  constexpr std::int64_t kHidden = 1024, kInner = 256, kExperts = 32, kChosen = 4;
+  auto pair = std::make_shared<Pair>();
+  pair->name = fmt::format("MoE/T{}", tokens);
+  Buffers& b = pair->buffers;
+  const PeerTensor x = b.floats("x", {tokens, kHidden}, -1, 1);
+  const PeerTensor router = b.floats("router", {tokens, kExperts}, -2, 2);
+  const PeerTensor gate_up = b.weights("gu", {kExperts, 2 * kInner, kHidden});
+  const PeerTensor down = b.weights("d", {kExperts, kHidden, kInner});
+  const PeerTensor alternating = b.floats("gu_rows", gate_up.shape, 0, 0);
+  for (std::int64_t row = 0; row < kExperts * 2 * kInner; ++row) {
+    const std::int64_t expert = row / (2 * kInner), up = row / kInner % 2;
+    std::copy_n(static_cast<const float*>(gate_up.data) + row * kHidden, kHidden,
+                static_cast<float*>(alternating.data) + (expert * 2 * kInner + row % kInner * 2 + up) * kHidden);
+  }
+  pair->ours = {"sluice",
+                "MoE",
+                {x, router, b.narrowed(gate_up, "gu16"), b.narrowed(down, "d16")},
+                {b.floats("o", {tokens, kHidden}, 0, 0)},
+                {{"k", kChosen}}};
+  pair->theirs = {"com.microsoft",
+                  "MoE",
+                  {x, router, alternating, {}, down},
+                  {b.floats("p", {tokens, kHidden}, 0, 0)},
+                  {{"k", kChosen},
+                   {"activation_type", "swiglu"},
+                   {"swiglu_fusion", std::int64_t{1}},
+                   {"normalize_routing_weights", std::int64_t{1}}}};
+  return pair;
+}
+
 // Both sides once, from equal states: their results must agree before they are timed.
 void check(const Pair& pair, Peer& ours, Peer& theirs) {
   ours.run();
@@ -226,8 +296,9 @@ void enlist(const std::string& name, std::shared_ptr<Peer> peer, PairPointer pai
 std::vector<std::string> enlist_all() {
   std::vector<std::string> names;
   for (const int threads : {1, 2}) {
-    for (const PairPointer& pair : {gated_delta_net(1), gated_delta_net(512), convolution(1), convolution(512),
-                                    gated_norm(1), gated_norm(64), attention(4096, 1), attention(0, 512)}) {
+    for (const PairPointer& pair :
+         {gated_delta_net(1), gated_delta_net(512), convolution(1), convolution(512), gated_norm(1), gated_norm(64),
+          attention(4096, 1), attention(0, 512), linear(1), linear(512), mixture(1), mixture(512)}) {
       auto ours = std::make_shared<Peer>(pair->ours, threads, SLUICE_OPS_LIBRARY);
       auto theirs = std::make_shared<Peer>(pair->theirs, threads);
       check(*pair, *ours, *theirs);
