@@ -1,10 +1,13 @@
 #include "ops/context.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "ops/node.h"
 
 namespace sluice::ops {
@@ -70,8 +73,9 @@ Scratch::~Scratch() {
   api_.ReleaseAllocator(allocator_);
 }
 
-Context::Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpec& spec)
-    : api_(api), context_(context), spec_(spec) {
+Context::Context(const OrtApi& api, OrtKernelContext& context, const OperatorSpec& spec,
+                 std::span<const InPlace> in_place)
+    : api_(api), context_(context), spec_(spec), in_place_(in_place) {
   check(api, api.KernelContext_GetInputCount(&context, &input_count_));
   check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
 }
@@ -86,13 +90,17 @@ Argument Context::input(int index) {
   return argument;
 }
 
-Argument Context::input_in_place(int index) const {
+Argument Context::input_in_place(int index) {
   const PortSpec& port = spec_.inputs[static_cast<std::size_t>(index)];
   const OrtValue* value = nullptr;
   if (static_cast<std::size_t>(index) < input_count_) {
     check(api_, api_.KernelContext_GetInput(&context_, static_cast<std::size_t>(index), &value));
   }
-  if (value != nullptr) return read_tensor(api_, *value, index, port.name);
+  if (value != nullptr) {
+    const Argument argument = read_tensor(api_, *value, index, port.name);
+    add(memory_of(argument));
+    return argument;
+  }
   Argument absent;
   absent.index = index;
   absent.name = port.name;
@@ -100,9 +108,35 @@ Argument Context::input_in_place(int index) const {
   return absent;
 }
 
+Context::Memory Context::memory_of(const Argument& argument) {
+  const auto bytes = byte_count(argument.shape.span(), argument.dtype).value_or(0);  // what exists can be counted
+  return {static_cast<const std::byte*>(argument.data), bytes, "input", argument.index, argument.name};
+}
+
+void Context::add(const Memory& memory) {
+  SLUICE_CHECK(memory_count_ < memory_.size());
+  memory_[memory_count_++] = memory;
+}
+
+void Context::expect_own(const Memory& written, int shared) const {
+  const std::less<const std::byte*> before;
+  for (const Memory& other : std::span(memory_).first(memory_count_)) {
+    const bool apart = written.bytes == 0 || other.bytes == 0 || !before(written.begin, other.begin + other.bytes) ||
+                       !before(other.begin, written.begin + written.bytes);
+    if (apart || (other.index == shared && other.kind == "input" && other.begin == written.begin)) continue;
+    fail("{} {} ({}): expected memory of its own, found that of {} {} ({})", written.kind, written.index, written.name,
+         other.kind, other.index, other.name);
+  }
+}
+
+void* Context::written_input(const Argument& input) {
+  expect_own(memory_of(input), input.index);
+  return const_cast<void*>(input.data);
+}
+
 void* Context::output(int index, DType dtype, const Dims& shape) {
   if (static_cast<std::size_t>(index) >= output_count_) return nullptr;
-  shape.elements();  // refuses what ONNX Runtime would multiply without looking
+  const std::int64_t elements = shape.elements();  // refuses what ONNX Runtime would multiply without looking
   OrtValue* value = nullptr;
   check(api_, api_.KernelContext_GetOutput(&context_, static_cast<std::size_t>(index), shape.span().data(),
                                            shape.rank(), &value));
@@ -122,6 +156,11 @@ void* Context::output(int index, DType dtype, const Dims& shape) {
     fail("output {} ({}): expected memory at a multiple of {} bytes", index,
          spec_.outputs[static_cast<std::size_t>(index)].name, dtype_bytes(dtype));
   }
+  const Memory memory{static_cast<const std::byte*>(data), static_cast<std::size_t>(elements) * dtype_bytes(dtype),
+                      "output", index, spec_.outputs[static_cast<std::size_t>(index)].name};
+  const auto pair = std::ranges::find(in_place_, index, &InPlace::output);
+  expect_own(memory, pair == in_place_.end() ? -1 : pair->input);
+  add(memory);
   return data;
 }
 

@@ -24,11 +24,6 @@
 
 namespace sluice::ops {
 
-struct InPlace {
-  int input;
-  int output;
-};
-
 inline constexpr int kNoTypedInput = -1;
 
 // ONNX Runtime keeps a pointer to this for as long as a session that registered it lives.
@@ -84,7 +79,7 @@ template <typename Adapter>
 OrtStatus* ORT_API_CALL compute_kernel(void* kernel, OrtKernelContext* ort_context) noexcept {
   const auto& self = *static_cast<const Kernel<Adapter>*>(kernel);
   try {
-    Context context(self.api, *ort_context, self.spec);
+    Context context(self.api, *ort_context, self.spec, Adapter::kInPlace);
     self.adapter.compute(context);
     return nullptr;
   } catch (...) {

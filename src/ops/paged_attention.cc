@@ -36,8 +36,8 @@ class PagedAttention {
       fail("outputs 1 (key_cache_out) and 2 (value_cache_out) come together or not at all");
     }
     // The contract without the two outputs: the caches that were given are written in place.
-    if (args.key_cache == nullptr) args.key_cache = const_cast<void*>(inputs.key_cache.data);
-    if (args.value_cache == nullptr) args.value_cache = const_cast<void*>(inputs.value_cache.data);
+    if (args.key_cache == nullptr) args.key_cache = context.written_input(inputs.key_cache);
+    if (args.value_cache == nullptr) args.value_cache = context.written_input(inputs.value_cache);
     const Scratch scratch = context.scratch(paged_attention_scratch_bytes(args));
     SessionExecutor executor = context.executor();
     paged_attention(level_, args, scratch.bytes(), executor);

@@ -271,6 +271,54 @@ TEST(Session, MemoryBoundAtAnOddAddressIsRefused) {
   }
 }
 
+// What a node says when tensors that are listed together, as "i3" or "o1", are bound to one buffer.
+std::string complaint_of_shared(const NodeCase& node, const std::vector<std::string>& shared) {
+  const std::string model = serialize_case(node);
+  Ort::Session session(test_environment(), model.data(), model.size(), session_options(best_level()));
+  Ort::IoBinding binding(session);
+  std::vector<TestTensor> inputs;
+  for (const auto& input : node.inputs) inputs.push_back(input.value_or(TestTensor{}));
+  const auto is_shared = [&](const std::string& name) { return std::ranges::find(shared, name) != shared.end(); };
+  TestTensor buffer = inputs.at(static_cast<std::size_t>(shared.front()[1] - '0'));
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.inputs[i]) continue;
+    binding.BindInput(input_name(i).c_str(), as_value(is_shared(input_name(i)) ? buffer : inputs[i]));
+  }
+  const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (is_shared(output_name(i))) {
+      binding.BindOutput(output_name(i).c_str(), as_value(buffer));
+    } else {
+      binding.BindOutput(output_name(i).c_str(), memory);
+    }
+  }
+  try {
+    session.Run(Ort::RunOptions{nullptr}, binding);
+  } catch (const Ort::Exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Session, MemoryOfAnotherTensorIsNotWrittenTo) {
+  using ::testing::HasSubstr;
+  const NodeCase paged = make_paged({});
+  EXPECT_EQ(complaint_of_shared(paged, {"i3", "o1"}), "");
+  EXPECT_THAT(
+      complaint_of_shared(paged, {"i3", "o2"}),
+      HasSubstr("PagedAttention node 'node': output 2 (value_cache_out): expected memory of its own, found that "
+                "of input 3 (key_cache)"));
+  EXPECT_THAT(complaint_of_shared(paged, {"i3", "i4", "o1"}),
+              HasSubstr("output 1 (key_cache_out): expected memory of its own, found that of input 4 (value_cache)"));
+  NodeCase without_outputs = paged;
+  without_outputs.outputs.resize(1);
+  EXPECT_THAT(complaint_of_shared(without_outputs, {"i3", "i4"}),
+              HasSubstr("input 3 (key_cache): expected memory of its own, found that of input 4 (value_cache)"));
+  NodeCase square = conv_node();
+  EXPECT_THAT(complaint_of_shared(square, {"i0", "o0"}),
+              HasSubstr("output 0 (output): expected memory of its own, found that of input 0 (input)"));
+}
+
 // The model, of which nothing tells the shape of one input. The field of the shape gets a number that protobuf skips.
 std::string without_shape(std::string model, const std::string& input) {
   constexpr char kShape = 0x12;
