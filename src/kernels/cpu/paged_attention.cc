@@ -147,8 +147,7 @@ Slot carve_slot(Carver& carver, const PagedAttentionArgs& args, const CallPlan& 
   const std::int64_t rows = plan.tile_tokens * (shape.query_heads / shape.kv_heads);
   Slot slot;
   slot.work.scores = carver.take<float>(rows * kSpan);
-  slot.work.keys = carver.take<float>(kSpan * width);
-  slot.work.values = carver.take<float>(kSpan * width);
+  slot.work.rows = carver.take<float>(kNearRows * width);
   if (plan.tiles == 0) return slot;
   slot.angles = carver.take<float>(angle_floats(shape));
   slot.work.queries = carver.take<float>(rows * width);
@@ -219,7 +218,7 @@ class Call {
   }
 
   AttentionTile split_tile(const RowPlan& row, std::int64_t b, std::int64_t kv_head) const noexcept {
-    return {b, kv_head, row.first_token, row.first_position, row.tokens, row.tokens * group_, 1};
+    return {b, kv_head, row.first_token, row.first_position, row.tokens, row.tokens * group_};
   }
 
   float* split_queries(const RowPlan& row, std::int64_t kv_head) const noexcept {
@@ -236,13 +235,10 @@ class Call {
   void work_slot(std::int64_t index) noexcept {
     Carver carver(buffers_.slots + static_cast<std::size_t>(index) * buffers_.slot_bytes);
     const Slot slot = carve_slot(carver, args_, plan_);
-    for (std::int64_t i = index; i < plan_.tiles + plan_.split_items; i += buffers_.slot_count) {
-      if (i < plan_.tiles) {
-        attend_tile(i, slot);
-      } else {
-        attend_split(i - plan_.tiles, slot);
-      }
-    }
+    for (std::int64_t i = index; i < plan_.tiles; i += buffers_.slot_count) attend_tile(i, slot);
+    const std::int64_t begin = plan_.split_items * index / buffers_.slot_count;
+    const std::int64_t end = plan_.split_items * (index + 1) / buffers_.slot_count;
+    for (std::int64_t i = begin; i < end;) i += attend_split(i, end, slot);
   }
 
   // The last row whose `before` count is at most `item` and that has items of that kind.
@@ -261,12 +257,13 @@ class Call {
     // The last tiles see the most positions: they come first, so that none of them is left to one thread at the end.
     const std::int64_t skipped = (tiles - 1 - inside / shape_.kv_heads) * plan_.tile_tokens;
     const std::int64_t tokens = std::min(plan_.tile_tokens, row.tokens - skipped);
-    const AttentionTile tile{
-        b, inside % shape_.kv_heads, row.first_token + skipped, row.first_position + skipped, tokens, tokens * group_,
-        1};
+    AttentionTile tile{b,      inside % shape_.kv_heads, row.first_token + skipped, row.first_position + skipped,
+                       tokens, tokens * group_};
     do_.prepare_queries(args_, tile, slot.work.queries, slot.angles);
     const std::int64_t first = first_visible(tile.first_position, args_.window) / kSegment;
     const std::int64_t last = (tile.first_position + tile.tokens - 1) / kSegment;
+    tile.first_segment = first;
+    tile.last_segment = last;
     do_.attend_segment(args_, tile, first, slot.work, slot.total);
     for (std::int64_t segment = first + 1; segment <= last; ++segment) {
       do_.attend_segment(args_, tile, segment, slot.work, slot.segment);
@@ -275,15 +272,22 @@ class Call {
     do_.finish_tile(args_, tile, slot.total);
   }
 
-  void attend_split(std::int64_t item, const Slot& slot) noexcept {
+  // Attends the segments of one row from split item `item` on, as far as they come before `end`, and returns how many.
+  std::int64_t attend_split(std::int64_t item, std::int64_t end, const Slot& slot) noexcept {
     const std::int64_t b = row_of(item, &RowPlan::items_before);
     const RowPlan& row = buffers_.rows[b];
-    const std::int64_t segment = item - row.items_before;
+    const std::int64_t first = item - row.items_before;
+    const std::int64_t count = std::min(end - item, row.segments - first);
     TileWorkspace work = slot.work;
     work.queries = split_queries(row, 0);
     AttentionTile tile = split_tile(row, b, 0);
     tile.kv_heads = shape_.kv_heads;
-    do_.attend_segment(args_, tile, row.first_segment + segment, work, split_partial(row, 0, segment));
+    tile.first_segment = row.first_segment + first;
+    tile.last_segment = tile.first_segment + count - 1;
+    for (std::int64_t i = 0; i < count; ++i) {
+      do_.attend_segment(args_, tile, tile.first_segment + i, work, split_partial(row, 0, first + i));
+    }
+    return count;
   }
 
   void merge_split(const RowPlan& row, std::int64_t b, std::int64_t kv_head) noexcept {

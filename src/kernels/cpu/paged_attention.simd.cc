@@ -1,48 +1,40 @@
-// The segments of paged attention: scores, online softmax and weighted sums of a tile, register-blocked.
+// The segments of paged attention: scores, online softmax and weighted sums of a tile, span by span.
 #include <cstring>
 
 #include "kernels/cpu/float_types.h"
-#include "kernels/cpu/paged_attention_core.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/paged_attention_span.h"
+#include "kernels/cpu/paged_attention_tiles.h"
 
 namespace sluice::SLUICE_LEVEL {
 namespace {
 
-constexpr bool kWide = kLanes == 16;
-constexpr std::int64_t kKeys = 4;                    // keys of a register tile of scores
-constexpr std::int64_t kScoreRows = kWide ? 6 : 3;   // its rows at most: with 32 or 16 registers
-constexpr std::int64_t kSumRows = kWide ? 6 : 4;     // rows of a register tile of weighted sums at most
-constexpr std::int64_t kSumVectors = kWide ? 4 : 3;  // its vectors along head_dim
-constexpr std::int64_t kNear = kWide ? 32 : 16;      // positions whose keys or values stay in the first-level cache
-constexpr std::int64_t kDirectRows = 16;             // tiles of at most so many rows read 16-bit caches in place
+constexpr std::int64_t kNear = kWide ? kNearRows : kNearRows / 2;  // rows widened at once
+constexpr std::int64_t kDirectRows = 16;                           // of a tile that reads the caches in place, at most
 constexpr float kMinusInfinity = -HUGE_VALF;
 
-// The positions of one span that some row of the tile sees, as offsets from the span's start.
-struct Span {
-  std::int64_t start = 0;  // position
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  std::int64_t first_group() const { return begin / kKeys * kKeys; }
-};
-
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  bool empty() const { return begin >= end; }
-};
-
-HWY_INLINE Range intersection(Range a, Range b) { return {larger(a.begin, b.begin), smaller(a.end, b.end)}; }
-
-// What a tile's functions share.
+// What the functions of one kv head's tile share.
 struct Context {
   const PagedAttentionArgs& args;
-  const AttentionTile& tile;
-  const TileWorkspace& work;
-  const PartialSoftmax& out;
+  AttentionTile tile;
+  TileWorkspace work;
+  PartialSoftmax out;
   std::int64_t group;
-  std::int64_t width;  // padded head_dim
+  std::int64_t width;        // padded head_dim
+  std::int64_t head_offset;  // bytes from a row's start to this head
+
+  // Of head `head` of an item of several.
+  Context(const PagedAttentionArgs& a, const AttentionTile& item, std::int64_t head, const TileWorkspace& w,
+          const PartialSoftmax& o)
+      : args(a), tile(item), work(w), out(o) {
+    group = args.shape.query_heads / args.shape.kv_heads;
+    width = padded(args.shape.head_dim);
+    head_offset = head * args.shape.head_dim * static_cast<std::int64_t>(dtype_bytes(args.cache_type));
+    tile.kv_head += head;
+    work.queries += head * tile.rows * width;
+    out.sums += head * out.head_stride * width;
+    out.max += head * out.head_stride;
+    out.weight += head * out.head_stride;
+  }
 
   std::int64_t position(std::int64_t row) const { return tile.first_position + row / group; }
 
@@ -53,207 +45,55 @@ struct Context {
   }
 };
 
-// Where the rows of a span lie, by offset from its start.
-struct SpanRows {
-  const void* keys[kSpan];    // filled out to whole groups of kKeys
-  const void* values[kSpan];  // the same
-
-  // Scores are made for groups of kKeys; those of positions that are not in the span are never looked at.
-  void fill_groups(const Span& span) {
-    for (std::int64_t i = span.first_group(); i < span.begin; ++i) {
-      keys[i] = keys[span.begin];
-      values[i] = values[span.begin];
-    }
-    for (std::int64_t i = span.end; i % kKeys != 0; ++i) {
-      keys[i] = keys[span.end - 1];
-      values[i] = values[span.end - 1];
-    }
-  }
-};
-
+// The rows of this head, in place.
 template <typename C>
-void find_rows(const Context& x, const Span& span, SpanRows& rows) {
-  const PagedAttentionShape& shape = x.args.shape;
-  const std::int32_t* table = x.args.indices.block_table + x.tile.row * shape.max_blocks_per_row;
-  const std::int64_t stride = shape.kv_heads * shape.head_dim;
-  std::int64_t left = 0;  // positions left in the current block
-  const C* key = nullptr;
-  const C* value = nullptr;
-  for (std::int64_t i = span.begin; i < span.end; ++i) {
-    if (left == 0) {
-      const std::int64_t position = span.start + i;
-      const std::int64_t inside = position % shape.block_size;
-      const std::int64_t block = table[position / shape.block_size];
-      const std::int64_t offset = (block * shape.block_size + inside) * stride + x.tile.kv_head * shape.head_dim;
-      key = static_cast<const C*>(x.args.key_cache) + offset;
-      value = static_cast<const C*>(x.args.value_cache) + offset;
-      left = shape.block_size - inside;
-    }
-    rows.keys[i] = key;
-    rows.values[i] = value;
-    key += stride;
-    value += stride;
-    --left;
-  }
-  rows.fill_groups(span);
+void point_at(const Context& x, const std::byte* const* rows, Range range, const C** to) {
+  for (std::int64_t j = range.begin; j < range.end; ++j) to[j] = reinterpret_cast<const C*>(rows[j] + x.head_offset);
 }
 
-// Copies the rows into the workspace as f32, padded with zeros, and points at the copies.
+// The rows of this head laid out densely as f32, padded with zeros.
 template <typename C>
-void widen_rows(const Context& x, const Span& span, SpanRows& rows) {
+void widen(const Context& x, const std::byte* const* rows, std::int64_t count, const float** to) {
   const std::int64_t n = x.args.shape.head_dim;
-  const auto widen = [&](const void*& row, float* to) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    const C* from = reinterpret_cast<const C*>(rows[j] + x.head_offset);
+    float* row = x.work.rows + j * x.width;
     std::int64_t i = 0;
-    for (; i < n; i += kLanes) store(load_up_to(static_cast<const C*>(row) + i, n - i), to + i);
-    for (; i < x.width; i += kLanes) store(zeros(), to + i);
-    row = to;
-  };
-  for (std::int64_t i = span.begin; i < span.end; ++i) {
-    widen(rows.keys[i], x.work.keys + i * x.width);
-    widen(rows.values[i], x.work.values + i * x.width);
+    for (; i < n; i += kLanes) store(load_up_to(from + i, n - i), row + i);
+    for (; i < x.width; i += kLanes) store(zeros(), row + i);
+    to[j] = row;
   }
-  rows.fill_groups(span);
 }
 
-// The sums of the lanes of four vectors, each by the same tree (halves first), side by side.
-#if HWY_TARGET == HWY_AVX2
-HWY_INLINE void store_four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
-  const __m256 ab =
-      _mm256_add_ps(_mm256_permute2f128_ps(a.raw, b.raw, 0x20), _mm256_permute2f128_ps(a.raw, b.raw, 0x31));
-  const __m256 cd =
-      _mm256_add_ps(_mm256_permute2f128_ps(c.raw, d.raw, 0x20), _mm256_permute2f128_ps(c.raw, d.raw, 0x31));
-  const __m256 two =
-      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));  // a a c c b b d d
-  const __m256 one = _mm256_add_ps(two, _mm256_permute_ps(two, 0xb1));
-  const __m128 ac = _mm256_castps256_ps128(one);
-  const __m128 bd = _mm256_extractf128_ps(one, 1);
-  _mm_storeu_ps(to, _mm_blend_ps(ac, _mm_permute_ps(bd, 0xa0), 0xa));  // a b c d
-}
-#else
-HWY_INLINE void store_four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
-  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a.raw, b.raw, 0x44), _mm512_shuffle_f32x4(a.raw, b.raw, 0xee));
-  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c.raw, d.raw, 0x44), _mm512_shuffle_f32x4(c.raw, d.raw, 0xee));
-  const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));  // a b c d
-  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
-  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
-  const __m512i pick = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-  _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(pick, one)));
-}
-#endif
-
-// Keeps the compiler from loading a vector again for every use: with few registers it folds loads into the arithmetic.
-HWY_INLINE Floats in_register(Floats v) {
-  if constexpr (!kWide) asm("" : "+x"(v.raw));
-  return v;
-}
-
-// Asks for a line that will be read about half a span later. Spread over the arithmetic one or two at a time: a burst
-// of them would stall it.
-template <typename T>
-constexpr std::int64_t kLineOf = 64 / sizeof(T);
-
-HWY_INLINE void ask_for(const void* line) { __builtin_prefetch(line, 0, 2); }
-
-// Scores of kRows rows against kKeys keys; meanwhile asks for the first kAhead rows of `ahead`.
-template <typename K, int kRows, int kAhead>
-HWY_INLINE void score_tile(const float* queries, std::int64_t width, const void* const* keys, const void* const* ahead,
-                           float* scores) {
-  Floats sums[kRows][kKeys];
-  const K* key[kKeys];
-  for (std::int64_t n = 0; n < kKeys; ++n) key[n] = static_cast<const K*>(keys[n]);
-  for (int m = 0; m < kRows; ++m) {
-    for (std::int64_t n = 0; n < kKeys; ++n) sums[m][n] = zeros();
-  }
-  for (std::int64_t i = 0; i < width; i += kLanes) {
-    Floats q[kRows];
-    for (int m = 0; m < kRows; ++m) q[m] = load(queries + m * width + i);
-    if (i % kLineOf<K> == 0) {
-      for (int n = 0; n < kAhead; ++n) ask_for(static_cast<const K*>(ahead[n]) + i);
-    }
-    for (std::int64_t n = 0; n < kKeys; ++n) {
-      const Floats k = in_register(load(key[n] + i));
-      for (int m = 0; m < kRows; ++m) sums[m][n] = hn::MulAdd(q[m], k, sums[m][n]);
+// Scores are made for whole groups of kKeys; those of positions that are not in the span are never looked at.
+//
+// Few rows: the keys stream past, and each group of them meets all rows while it is near.
+template <typename C>
+void score_in_place(const Context& x, const Span& span, const SpanRows& rows, Ahead& ahead) {
+  const C* keys[kSpan];
+  point_at(x, rows.keys, {span.groups_begin(), span.groups_end()}, keys);
+  for (std::int64_t key = span.groups_begin(); key < span.groups_end(); key += kKeys) {
+    for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
+      count = block_rows(x.tile.rows, row, kScoreRows);
+      score_rows(count, x.work.queries + row * x.width, keys + key, x.width, x.work.scores + row * kSpan + key, ahead);
     }
   }
-  for (int m = 0; m < kRows; ++m) {
-    store_four_sums(sums[m][0], sums[m][1], sums[m][2], sums[m][3], scores + m * kSpan);
-  }
 }
 
-template <typename K, int kAhead>
-HWY_INLINE void score_rows(std::int64_t rows, const float* queries, std::int64_t width, const void* const* keys,
-                           const void* const* ahead, float* scores) {
-  switch (rows) {
-    case 1:
-      return score_tile<K, 1, kAhead>(queries, width, keys, ahead, scores);
-    case 2:
-      return score_tile<K, 2, kAhead>(queries, width, keys, ahead, scores);
-    case 3:
-      return score_tile<K, 3, kAhead>(queries, width, keys, ahead, scores);
-    case 4:
-      return score_tile<K, kWide ? 4 : 1, kAhead>(queries, width, keys, ahead, scores);
-    case 5:
-      return score_tile<K, kWide ? 5 : 1, kAhead>(queries, width, keys, ahead, scores);
-    default:
-      return score_tile<K, kWide ? 6 : 1, kAhead>(queries, width, keys, ahead, scores);
-  }
-}
-
-// Rows of the block that starts at `row`, when `rows` rows are cut into blocks of at most `most`, as even as can be.
-HWY_INLINE std::int64_t block_rows(std::int64_t rows, std::int64_t row, std::int64_t most) {
-  const std::int64_t left = rows - row;
-  const std::int64_t blocks = (left + most - 1) / most;
-  return (left + blocks - 1) / blocks;
-}
-
-// Asks, a few lines at a time, for the rows that the next span will be widened from.
-class Soon {
- public:
-  Soon() = default;
-  Soon(const SpanRows& rows, const Span& span, std::int64_t row_bytes)
-      : rows_(&rows), row_(span.begin), end_(span.end), bytes_(row_bytes) {}
-
-  HWY_INLINE void ask() {
-    constexpr std::int64_t kLines = 4;
-    if (row_ >= end_) return;
-    for (std::int64_t i = 0; i < kLines; ++i) {
-      ask_for(static_cast<const char*>(rows_->keys[row_]) + at_ + i * 64);
-      ask_for(static_cast<const char*>(rows_->values[row_]) + at_ + i * 64);
-    }
-    at_ += kLines * 64;
-    if (at_ < bytes_) return;
-    at_ = 0;
-    ++row_;
-  }
-
- private:
-  const SpanRows* rows_ = nullptr;
-  std::int64_t row_ = 0;
-  std::int64_t end_ = 0;
-  std::int64_t bytes_ = 0;
-  std::int64_t at_ = 0;
-};
-
-// Where `kStream`, the values of the same positions are asked for on the way; else what `soon` names.
-template <typename K, bool kStream>
-void score_span(const Context& x, const Span& span, const SpanRows& rows, Soon soon) {
-  for (std::int64_t near = span.first_group(); near < span.end; near += kNear) {
-    const std::int64_t near_end = smaller(near + kNear, span.end);
+// Many rows: arithmetic counts, and some keys at a time are best widened once, into the first-level cache.
+template <typename C>
+void score_widened(const Context& x, const Span& span, const SpanRows& rows, Ahead& ahead) {
+  for (std::int64_t near = span.groups_begin(); near < span.groups_end(); near += kNear) {
+    const std::int64_t near_end = smaller(near + kNear, span.groups_end());
+    const float* keys[kNear];
+    widen<C>(x, rows.keys + near, near_end - near, keys);
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
       count = block_rows(x.tile.rows, row, kScoreRows);
       const float* queries = x.work.queries + row * x.width;
-      float* scores = x.work.scores + row * kSpan;
       for (std::int64_t key = near; key < near_end; key += kKeys) {
-        const void* const* keys = rows.keys + key;
-        const void* const* values = rows.values + key;
-        if (!kStream || row > count) {
-          soon.ask();
-          score_rows<K, 0>(count, queries, x.width, keys, nullptr, scores + key);
-        } else if (count == x.tile.rows) {
-          score_rows<K, kKeys>(count, queries, x.width, keys, values, scores + key);
-        } else {  // the first two blocks of rows ask for half of them each
-          score_rows<K, kKeys / 2>(count, queries, x.width, keys, values + (row > 0 ? kKeys / 2 : 0), scores + key);
-        }
+        Idle idle;
+        score_rows(count, queries, keys + (key - near), x.width, x.work.scores + row * kSpan + key, idle);
+        ahead.worked(count * kKeys * x.width);
       }
     }
   }
@@ -314,68 +154,17 @@ void soften_row(const Context& x, std::int64_t row, Range visible) {
   x.out.weight[row] = weight + sum_lanes(shares);
 }
 
-// sums[m][..] += share[m][j] * value[j][..] over a range of positions, kVectors vectors of head_dim wide. Meanwhile asks
-// for the same stretch of the rows of `ahead`, where there is any.
-template <typename V, int kRows, int kVectors, bool kAhead>
-HWY_INLINE void sum_tile(const Context& x, std::int64_t row, const SpanRows& where, const void* const* ahead,
-                         Range range, std::int64_t first) {
-  const float* shares = x.work.scores + row * kSpan;
-  float* sums = x.out.sums + row * x.width + first;
-  Floats s[kRows][kVectors];
-  for (int m = 0; m < kRows; ++m) {
-    for (int n = 0; n < kVectors; ++n) s[m][n] = load(sums + m * x.width + n * kLanes);
-  }
-  for (std::int64_t j = range.begin; j < range.end; ++j) {
-    const V* value = static_cast<const V*>(where.values[j]) + first;
-    Floats v[kVectors];
-    for (int n = 0; n < kVectors; ++n) v[n] = load(value + n * kLanes);
-    for (int n = 0; kAhead && n < kVectors * kLanes; n += kLineOf<V>)
-      ask_for(static_cast<const V*>(ahead[j]) + first + n);
-    for (int m = 0; m < kRows; ++m) {
-      const Floats share = all(shares[m * kSpan + j]);
-      for (int n = 0; n < kVectors; ++n) s[m][n] = hn::MulAdd(share, v[n], s[m][n]);
-    }
-  }
-  for (int m = 0; m < kRows; ++m) {
-    for (int n = 0; n < kVectors; ++n) store(s[m][n], sums + m * x.width + n * kLanes);
-  }
-}
-
-template <typename V, int kRows, bool kAhead>
-HWY_INLINE void sum_strips(const Context& x, std::int64_t row, const SpanRows& where, const void* const* ahead,
-                           Range range) {
-  std::int64_t i = 0;
-  for (; i + kSumVectors * kLanes <= x.width; i += kSumVectors * kLanes) {
-    sum_tile<V, kRows, kSumVectors, kAhead>(x, row, where, ahead, range, i);
-  }
-  for (; i < x.width; i += kLanes) sum_tile<V, kRows, 1, kAhead>(x, row, where, ahead, range, i);
-}
-
-template <typename V, bool kAhead>
-void sum_rows(const Context& x, std::int64_t row, std::int64_t rows, const SpanRows& where, const void* const* ahead,
-              Range range) {
-  if (range.empty()) return;
-  switch (rows) {
-    case 1:
-      return sum_strips<V, 1, kAhead>(x, row, where, ahead, range);
-    case 2:
-      return sum_strips<V, 2, kAhead>(x, row, where, ahead, range);
-    case 3:
-      return sum_strips<V, 3, kAhead>(x, row, where, ahead, range);
-    case 4:
-      return sum_strips<V, 4, kAhead>(x, row, where, ahead, range);
-    case 5:
-      return sum_strips<V, 5, kAhead>(x, row, where, ahead, range);
-    default:
-      return sum_strips<V, 6, kAhead>(x, row, where, ahead, range);
-  }
-}
-
-// A block of rows over some positions of a span. Each row takes its own positions in ascending order, and no others: the
-// ones before and after those that all rows of the block see are added row by row.
-template <typename V>
-void sum_block(const Context& x, const Span& span, Range near, Range rows, const SpanRows& where,
-               const void* const* ahead) {
+// A block of rows over the positions `near` of a span; values: of these positions. Each row takes its own positions in
+// ascending order, and no others: the ones before and after those that all rows of the block see are added row by row.
+template <typename V, typename Meanwhile>
+void sum_block(const Context& x, const Span& span, Range near, Range rows, const V* const* values,
+               Meanwhile& meanwhile) {
+  const auto add = [&](std::int64_t row, std::int64_t count, Range range) {
+    if (range.empty()) return;
+    const SumTask<V> task{x.work.scores + row * kSpan + range.begin, values + (range.begin - near.begin),
+                          x.out.sums + row * x.width, range.end - range.begin, x.width};
+    sum_rows(count, task, meanwhile);
+  };
   // Later rows see no less at the end and no more at the beginning.
   const Range first = intersection(near, x.visible(span, rows.begin));
   const Range last = intersection(near, x.visible(span, rows.end - 1));
@@ -384,99 +173,60 @@ void sum_block(const Context& x, const Span& span, Range near, Range rows, const
   const bool ragged = first.begin < common.begin || common.end < last.end;
   for (std::int64_t r = rows.begin; ragged && r < rows.end; ++r) {
     const Range own = intersection(near, x.visible(span, r));
-    sum_rows<V, false>(x, r, 1, where, nullptr, {own.begin, smaller(own.end, common.begin)});
+    add(r, 1, {own.begin, smaller(own.end, common.begin)});
   }
-  if (ahead) {
-    sum_rows<V, true>(x, rows.begin, rows.end - rows.begin, where, ahead, common);
-  } else {
-    sum_rows<V, false>(x, rows.begin, rows.end - rows.begin, where, nullptr, common);
-  }
+  add(rows.begin, rows.end - rows.begin, common);
   for (std::int64_t r = rows.begin; ragged && r < rows.end; ++r) {
     const Range own = intersection(near, x.visible(span, r));
-    sum_rows<V, false>(x, r, 1, where, nullptr, {larger(own.begin, common.end), own.end});
+    add(r, 1, {larger(own.begin, common.end), own.end});
   }
 }
 
-// `ahead`: the keys of the next span, asked for on the way, or null.
-template <typename V>
-void sum_span(const Context& x, const Span& span, const SpanRows& where, const void* const* ahead) {
+template <typename C>
+void sum_in_place(const Context& x, const Span& span, const SpanRows& rows, Ahead& ahead) {
+  const C* values[kSpan];
+  const Range range{span.begin, span.end};
+  point_at(x, rows.values, range, values);
+  for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
+    count = block_rows(x.tile.rows, row, kSumRows);
+    sum_block(x, span, range, {row, row + count}, values + range.begin, ahead);
+  }
+}
+
+template <typename C>
+void sum_widened(const Context& x, const Span& span, const SpanRows& rows, Ahead& ahead) {
   for (std::int64_t near = span.begin; near < span.end; near += kNear) {
     const Range range{near, smaller(near + kNear, span.end)};
+    const float* values[kNear];
+    widen<C>(x, rows.values + near, range.end - near, values);
     for (std::int64_t row = 0, count = 0; row < x.tile.rows; row += count) {
       count = block_rows(x.tile.rows, row, kSumRows);
-      sum_block<V>(x, span, range, {row, row + count}, where, row == 0 ? ahead : nullptr);
+      Idle idle;
+      sum_block(x, span, range, {row, row + count}, values, idle);
+      ahead.worked(count * (range.end - range.begin) * x.width);
     }
   }
 }
 
-template <typename E, bool kStream>
-void attend_span(const Context& x, const Span& span, const SpanRows& rows, const void* const* ahead, Soon soon) {
-  score_span<E, kStream>(x, span, rows, soon);
+template <typename C>
+void attend_span(const Context& x, const Span& span, const SpanRows& rows, Ahead& ahead) {
+  const bool in_place = x.width == x.args.shape.head_dim && x.tile.rows <= kDirectRows;
+  in_place ? score_in_place<C>(x, span, rows, ahead) : score_widened<C>(x, span, rows, ahead);
   for (std::int64_t row = 0; row < x.tile.rows; ++row) {
     const Range visible = x.visible(span, row);
     if (!visible.empty()) soften_row(x, row, visible);
   }
-  sum_span<E>(x, span, rows, ahead);
+  in_place ? sum_in_place<C>(x, span, rows, ahead) : sum_widened<C>(x, span, rows, ahead);
 }
 
-// Few rows: the caches stream past, so they are read in place, span by span with all kv heads of the item inside (their
-// rows lie side by side), and what comes next is asked for ahead of time.
-template <typename C>
-void stream_segment(const PagedAttentionArgs& args, const AttentionTile& tile, const TileWorkspace& work,
-                    const PartialSoftmax& out, Range positions) {
-  const std::int64_t width = padded(args.shape.head_dim);
-  const std::int64_t first = positions.begin / kSpan * kSpan;
-  const std::int64_t steps = (positions.end - first + kSpan - 1) / kSpan * tile.kv_heads;
-  AttentionTile head = tile;
-  TileWorkspace head_work = work;
-  PartialSoftmax head_out = out;
-  const Context x{args, head, head_work, head_out, args.shape.query_heads / args.shape.kv_heads, width};
-  const auto aim = [&](std::int64_t step) {
-    const std::int64_t h = step % tile.kv_heads;
-    head.kv_head = tile.kv_head + h;
-    head_work.queries = work.queries + h * tile.rows * width;
-    head_out.sums = out.sums + h * out.head_stride * width;
-    head_out.max = out.max + h * out.head_stride;
-    head_out.weight = out.weight + h * out.head_stride;
-    const std::int64_t start = first + step / tile.kv_heads * kSpan;
-    return Span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
-  };
-  SpanRows rows[2];
-  find_rows<C>(x, aim(0), rows[0]);
-  for (std::int64_t step = 0; step < steps; ++step) {
-    SpanRows& next = rows[(step + 1) % 2];
-    const bool more = step + 1 < steps;
-    if (more) {
-      const Span span = aim(step + 1);
-      find_rows<C>(x, span, next);
-      for (std::int64_t j = 0; j < span.begin; ++j) next.keys[j] = next.keys[span.begin];
-      for (std::int64_t j = span.end; j < kSpan; ++j) next.keys[j] = next.keys[span.end - 1];
+void clear(const AttentionTile& tile, std::int64_t width, const PartialSoftmax& out) {
+  for (std::int64_t h = 0; h < tile.kv_heads; ++h) {
+    const std::int64_t first = h * out.head_stride;
+    for (std::int64_t row = first; row < first + tile.rows; ++row) {
+      out.max[row] = kMinusInfinity;
+      out.weight[row] = 0;
     }
-    const Span span = aim(step);
-    attend_span<C, true>(x, span, rows[step % 2], more ? next.keys : nullptr, Soon());
-  }
-}
-
-// Many rows: arithmetic counts, and the span is best laid out densely as f32 once.
-template <typename C>
-void widen_segment(const Context& x, Range positions) {
-  const auto span_at = [&](std::int64_t start) {
-    return Span{start, larger(positions.begin - start, 0), smaller(positions.end - start, kSpan)};
-  };
-  const std::int64_t row_bytes = x.args.shape.head_dim * static_cast<std::int64_t>(sizeof(C));
-  const std::int64_t first = positions.begin / kSpan * kSpan;
-  SpanRows rows[2];
-  find_rows<C>(x, span_at(first), rows[0]);
-  for (std::int64_t start = first, i = 0; start < positions.end; start += kSpan, ++i) {
-    SpanRows& here = rows[i % 2];
-    SpanRows& next = rows[(i + 1) % 2];
-    widen_rows<C>(x, span_at(start), here);
-    Soon soon;
-    if (start + kSpan < positions.end) {
-      find_rows<C>(x, span_at(start + kSpan), next);
-      soon = Soon(next, span_at(start + kSpan), row_bytes);
-    }
-    attend_span<float, false>(x, span_at(start), here, nullptr, soon);
+    std::memset(out.sums + first * width, 0, static_cast<std::size_t>(tile.rows * width) * sizeof(float));
   }
 }
 
@@ -487,30 +237,39 @@ std::int64_t group_of(const PagedAttentionShape& shape) { return shape.query_hea
 void paged_attend_segment(const PagedAttentionArgs& args, const AttentionTile& tile, std::int64_t segment,
                           const TileWorkspace& work, const PartialSoftmax& out) noexcept {
   const std::int64_t width = padded(args.shape.head_dim);
-  for (std::int64_t h = 0; h < tile.kv_heads; ++h) {
-    for (std::int64_t row = h * out.head_stride; row < h * out.head_stride + tile.rows; ++row) {
-      out.max[row] = kMinusInfinity;
-      out.weight[row] = 0;
-    }
-    std::memset(out.sums + h * out.head_stride * width, 0, static_cast<std::size_t>(tile.rows * width) * sizeof(float));
+  clear(tile, width, out);
+  // What the tile sees of the segments that are walked from here on, and of this one.
+  const Range seen = intersection({first_visible(tile.first_position, args.window), tile.first_position + tile.tokens},
+                                  {segment * kSegment, (tile.last_segment + 1) * kSegment});
+  const std::int64_t end = smaller(seen.end, (segment + 1) * kSegment);
+  if (seen.begin >= end) return;
+  const auto span_at = [&](std::int64_t start) {
+    return Span{start, larger(seen.begin - start, 0), smaller(seen.end - start, kSpan)};
+  };
+  const std::int64_t row_bytes =
+      tile.kv_heads * args.shape.head_dim * static_cast<std::int64_t>(dtype_bytes(args.cache_type));
+  const std::int64_t position_work = 2 * tile.kv_heads * tile.rows * width;
+  SpanRows rows[2];
+  Span next = span_at(seen.begin / kSpan * kSpan);
+  rows[0].find(args, tile, next);
+  if (segment == tile.first_segment) {
+    Ahead now;
+    now.aim(rows[0], next, row_bytes, 0);
+    now.ask_for_all();
   }
-  const Range seen{first_visible(tile.first_position, args.window), tile.first_position + tile.tokens};
-  const Range positions = intersection(seen, {segment * kSegment, (segment + 1) * kSegment});
-  if (positions.empty()) return;
-  const bool in_place = width == args.shape.head_dim && tile.rows <= kDirectRows;
-  with_float_type(args.cache_type, [&](auto type) {
-    if (in_place) return stream_segment<decltype(type)>(args, tile, work, out, positions);
-    for (std::int64_t h = 0; h < tile.kv_heads; ++h) {
-      AttentionTile head = tile;
-      head.kv_head += h;
-      TileWorkspace head_work = work;
-      head_work.queries += h * tile.rows * width;
-      const PartialSoftmax head_out{out.sums + h * out.head_stride * width, out.max + h * out.head_stride,
-                                    out.weight + h * out.head_stride, 0};
-      const Context x{args, head, head_work, head_out, group_of(args.shape), width};
-      widen_segment<decltype(type)>(x, positions);
+  for (std::int64_t i = 0; next.start < end; ++i) {
+    const Span span = next;
+    next = span_at(span.start + kSpan);
+    Ahead ahead;
+    if (next.start < seen.end) {
+      rows[(i + 1) % 2].find(args, tile, next);
+      ahead.aim(rows[(i + 1) % 2], next, row_bytes, position_work * (span.end - span.begin));
     }
-  });
+    for (std::int64_t head = 0; head < tile.kv_heads; ++head) {
+      const Context x(args, tile, head, work, out);
+      with_float_type(args.cache_type, [&](auto type) { attend_span<decltype(type)>(x, span, rows[i % 2], ahead); });
+    }
+  }
 }
 
 void paged_merge_segment(const PagedAttentionArgs& args, const AttentionTile& tile, const PartialSoftmax& into,

@@ -17,6 +17,8 @@ namespace sluice {
 constexpr std::int64_t kSpan = 64;       // positions whose scores are held at once
 constexpr std::int64_t kSegment = 512;   // positions of one independent partial softmax
 constexpr std::int64_t kTileRows = 128;  // rows of a tile, about
+constexpr std::int64_t kKeys = 4;        // positions whose scores are made together
+constexpr std::int64_t kNearRows = 32;   // rows of keys or values widened at once, at most
 constexpr std::int64_t kPadding = 16;    // head_dim is padded with zeros to a multiple: the widest vector
 
 constexpr std::int64_t padded(std::int64_t head_dim) noexcept {
@@ -42,8 +44,10 @@ struct AttentionTile {
   std::int64_t first_token = 0;     // among all tokens
   std::int64_t first_position = 0;  // of first_token
   std::int64_t tokens = 0;
-  std::int64_t rows = 0;      // tokens * group, of each kv head
-  std::int64_t kv_heads = 1;  // kv_head and so many after it, one tile each
+  std::int64_t rows = 0;           // tokens * group, of each kv head
+  std::int64_t kv_heads = 1;       // kv_head and so many after it, one tile each
+  std::int64_t first_segment = 0;  // the segments that are attended one after the other; while one is at work, the next
+  std::int64_t last_segment = 0;   // one's rows are asked for
 };
 
 // A softmax in progress: out = sums / weight, both relative to e^max.
@@ -58,8 +62,7 @@ struct PartialSoftmax {
 struct TileWorkspace {
   float* queries = nullptr;  // [rows, padded(head_dim)] f32: normalised, rotated, scaled, zeros beyond head_dim
   float* scores = nullptr;   // [rows, kSpan]
-  float* keys = nullptr;     // [kSpan, padded(head_dim)] f32, for caches that are not read directly
-  float* values = nullptr;   // [kSpan, padded(head_dim)] f32
+  float* rows = nullptr;     // [kNearRows, padded(head_dim)] f32: keys or values
 };
 
 namespace avx2 {

@@ -281,6 +281,8 @@ TEST(PagedAttention, EveryLevelAgreesWithTheSpecification) {
                    "a group beyond a tile");
   expect_agreement({.requests = {{1000, 130, 1}}, .window = 40}, "window");
   expect_agreement({.requests = {{700, 1, 1}, {699, 20, 2}}, .window = 1}, "window of one");
+  expect_agreement({.requests = {{19000, 1, 1}, {17300, 2, 2}}, .query_heads = 2, .kv_heads = 1, .head_dim = 16},
+                   "more segments than work items");
   expect_agreement({.requests = ragged, .softcap = 3}, "softcap");
   expect_agreement({.requests = ragged, .sink = true}, "sink");
   expect_agreement({.requests = ragged, .scale = 0.5f}, "scale");
