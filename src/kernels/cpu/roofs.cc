@@ -89,6 +89,17 @@ Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes) {
   return roofs;
 }
 
+void read_through(Level level, std::span<const std::byte> bytes, Executor& executor) noexcept {
+  const auto read_loop = level == Level::avx512 ? avx512::read_loop : avx2::read_loop;
+  const auto* data = reinterpret_cast<const float*>(bytes.data());
+  const std::size_t count = bytes.size() / sizeof(float);
+  parallel_for(executor, static_cast<std::int64_t>((count + kGrain - 1) / kGrain), [&](std::int64_t i) noexcept {
+    Sink sink;
+    const std::size_t first = static_cast<std::size_t>(i) * kGrain;
+    read_loop(data + first, std::min(kGrain, count - first), sink.lanes);
+  });
+}
+
 std::string describe(Level level, const Roofs& roofs) {
   return fmt::format("{}, {} thread{}: {:.0f} GFLOP/s f32 FMA, {:.1f} GB/s read, {:.1f} GB/s read-modify-write",
                      level_name(level), roofs.threads, roofs.threads == 1 ? "" : "s", roofs.fma_gflops, roofs.read_gbs,

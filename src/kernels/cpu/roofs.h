@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "base/executor.h"
@@ -21,6 +22,10 @@ struct Roofs {
 // Best of many short runs each, so that a busy machine still shows its roofs; takes about a second. `bytes`: the buffer's
 // size, larger than the caches unless the kernel's own working set is not. Level::scalar is measured as avx2.
 Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes = std::size_t{256} << 20);
+
+// Reads all bytes once, as the read roof is measured: for a roof in turns with a kernel, over the very data it reads.
+// A multiple of 256 bytes.
+void read_through(Level level, std::span<const std::byte> bytes, Executor& executor) noexcept;
 
 // "avx512, 2 threads: 340 GFLOP/s f32 FMA, 21.3 GB/s read, 17.2 GB/s read-modify-write"
 std::string describe(Level level, const Roofs& roofs);
