@@ -1,11 +1,8 @@
 // Who runs the work items of a kernel: ONNX Runtime's pool, our own, or nobody else.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -37,7 +34,9 @@ class SerialExecutor final : public Executor {
   void run(std::int64_t count, Item item, void* context) noexcept override;
 };
 
-// A pool of `threads - 1` workers beside the calling thread. One run at a time; run may not be called from an item.
+// A pool of `threads - 1` workers beside the calling thread. One run at a time, and none from inside an item: either is a bug
+// and ends the program. A worker looks out for the next run for some tens of microseconds before it sleeps, for waking it
+// takes as long as a short kernel.
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads);
@@ -49,14 +48,22 @@ class ThreadPool final : public Executor {
   int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
  private:
-  struct Job;
-  void work();
+  static constexpr std::uint32_t kClosed = 1u << 31;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  std::shared_ptr<Job> job_;
-  bool stop_ = false;
+  void work() noexcept;
+  bool enter() noexcept;
+  void leave() noexcept;
+  void take_items() noexcept;
+
+  // The run at hand: written while it is closed and nobody is inside, read only inside.
+  std::int64_t count_ = 0;
+  Item item_ = nullptr;
+  void* context_ = nullptr;
+  // Each on a cache line of its own, for one is written while others wait on another.
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::uint32_t> inside_{kClosed};  // workers inside the run; kClosed: no more may enter
+  alignas(64) std::atomic<std::uint32_t> announced_{0};     // runs so far, and one more for the end
+  std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
 
