@@ -1,7 +1,5 @@
 #include "base/executor.h"
 
-#include <xmmintrin.h>
-
 #include <chrono>
 
 #include "base/error.h"
@@ -19,7 +17,7 @@ std::uint32_t await_change(const std::atomic<std::uint32_t>& word, std::uint32_t
     for (int i = 0; i < kPauses; ++i) {
       const std::uint32_t value = word.load(std::memory_order_acquire);
       if (value != old) return value;
-      _mm_pause();
+      __builtin_ia32_pause();
     }
     std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
