@@ -1,14 +1,11 @@
 // GatedDeltaNet at the geometry of a 27B hybrid (16 key heads, 48 value heads of 128) against ONNX Runtime's own
 // GatedDeltaNet and LinearAttention: prefill, and decode over the states of 48 layers bound in place.
-#include <benchmark/benchmark.h>
+// Usage: gated_delta_net_bench [seconds a case, default 4 [part of the cases' names]]
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
-#include <functional>
-#include <map>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -16,9 +13,10 @@
 
 #include "base/error.h"
 #include "base/float16.h"
+#include "bench/best_roofs.h"
 #include "bench/peer.h"
+#include "bench/timing.h"
 #include "kernels/cpu/gated_delta_net.h"
-#include "kernels/cpu/roofs.h"
 
 namespace sluice::bench {
 namespace {
@@ -26,17 +24,28 @@ namespace {
 constexpr std::int64_t kKeyHeads = 16;
 constexpr std::int64_t kValueHeads = 48;
 constexpr std::int64_t kDim = 128;
-constexpr std::int64_t kLayers = 48;
+constexpr std::int64_t kStates = 48;  // of one layer and request, together beyond the caches
 constexpr std::int64_t kStateFloats = kValueHeads * kDim * kDim;
 constexpr double kFlopsPerToken = 5.5e6;  // of the chunked form at this geometry
 
+// Rows of as many tokens each.
+struct Case {
+  std::string name;
+  std::int64_t rows = 1;
+  std::int64_t length = 1;
+
+  std::int64_t tokens() const { return rows * length; }
+  bool decodes() const { return length < kGatedDeltaNetChunk; }
+  std::int64_t layers() const { return decodes() ? kStates / rows : 1; }
+};
+
 // One layer's inputs in the evaluation contract (gates applied, q and k normalised outside), which both peers take.
 struct Inputs {
-  std::int64_t tokens;
+  Case c;
   std::vector<float> query, key, value, decay, beta;  // [tokens, heads, dim] f32, [tokens, kValueHeads] f32
   std::vector<std::int32_t> offsets;
 
-  explicit Inputs(std::int64_t t) : tokens(t), offsets{0, static_cast<std::int32_t>(t)} {
+  explicit Inputs(const Case& given) : c(given) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     std::uniform_real_distribution<float> uniform;
@@ -44,11 +53,13 @@ struct Inputs {
       out.resize(static_cast<std::size_t>(count));
       for (float& x : out) x = draw();
     };
+    const std::int64_t t = c.tokens();
     fill(query, t * kKeyHeads * kDim, [&] { return normal(random); });
     fill(key, t * kKeyHeads * kDim, [&] { return normal(random); });
     fill(value, t * kValueHeads * kDim, [&] { return normal(random); });
     fill(decay, t * kValueHeads, [&] { return -0.3f * uniform(random); });
     fill(beta, t * kValueHeads, [&] { return uniform(random); });
+    for (std::int64_t row = 0; row <= c.rows; ++row) offsets.push_back(static_cast<std::int32_t>(row * c.length));
     for (auto* vectors : {&query, &key}) {
       for (std::size_t at = 0; at < vectors->size(); at += kDim) {
         double sum = 0;
@@ -59,12 +70,36 @@ struct Inputs {
   }
 };
 
-// Our kernel over `layers` states in place, one layer a call.
+// The states of all layers, which everybody who is timed works on in turn, so that nobody's lie better in memory. At a
+// cache line, as the runtime places its tensors.
+class States {
+ public:
+  explicit States(const Case& c)
+      : floats_(c.rows * kStateFloats), layers_(c.layers()), memory_(static_cast<std::size_t>(floats_ * layers_) + 16) {
+    first_ = memory_.data();
+    while (reinterpret_cast<std::uintptr_t>(first_) % 64 != 0) ++first_;
+  }
+
+  float* next() {
+    next_ = (next_ + 1) % layers_;
+    return first_ + next_ * floats_;
+  }
+  void clear() { std::fill(memory_.begin(), memory_.end(), 0.0f); }
+
+ private:
+  std::int64_t floats_;
+  std::int64_t layers_;
+  std::int64_t next_ = 0;
+  std::vector<float> memory_;
+  float* first_;
+};
+
+// Our kernel over the states in place, one layer a call.
 class Ours {
  public:
-  Ours(Level level, const Inputs& inputs, DType dtype, std::int64_t layers, ThreadPool& pool)
-      : level_(level), pool_(pool), states_(static_cast<std::size_t>(layers * kStateFloats)), layers_(layers) {
-    args_.shape = {inputs.tokens, 1, kKeyHeads, kKeyHeads, kValueHeads, kDim, kDim, 0, false};
+  Ours(Level level, const Inputs& inputs, DType dtype, States& states, ThreadPool& pool)
+      : level_(level), pool_(pool), states_(states) {
+    args_.shape = {inputs.c.tokens(), inputs.c.rows, kKeyHeads, kKeyHeads, kValueHeads, kDim, kDim, 0, false};
     args_.scale = 1.0f;
     args_.dtype = dtype;
     args_.query = {narrowed(inputs.query, dtype), kKeyHeads * kDim, kDim};
@@ -79,8 +114,7 @@ class Ours {
   }
 
   void run() {
-    args_.initial_state = args_.final_state = states_.data() + next_ * kStateFloats;
-    next_ = (next_ + 1) % layers_;
+    args_.initial_state = args_.final_state = states_.next();
     gated_delta_net(level_, args_, scratch_, pool_);
   }
 
@@ -96,10 +130,8 @@ class Ours {
 
   Level level_;
   ThreadPool& pool_;
+  States& states_;
   std::vector<std::vector<std::uint16_t>> narrowed_;
-  std::vector<float> states_;
-  std::int64_t layers_;
-  std::int64_t next_ = 0;
   std::vector<std::byte> scratch_;
   GatedDeltaNetArgs args_;
 };
@@ -107,22 +139,21 @@ class Ours {
 // One of the runtime's operators over the same data, its states bound in place too.
 class Theirs {
  public:
-  Theirs(const std::string& op, const Inputs& in, std::int64_t layers, int threads)
-      : output(in.value.size()), states_(static_cast<std::size_t>(layers * kStateFloats)) {
+  Theirs(const std::string& op, const Inputs& in, States& states, int threads)
+      : output(in.value.size()), states_(states) {
+    using Shape = std::vector<std::int64_t>;
     const bool linear = op == "LinearAttention";
-    const auto tensor = [](const char* name, const std::vector<float>& data, std::vector<std::int64_t> shape) {
+    // Dense [rows, length, heads * dim] for LinearAttention, packed [tokens, heads, dim] for GatedDeltaNet.
+    const auto tensor = [&](const char* name, const std::vector<float>& data, std::int64_t heads, std::int64_t dim) {
+      Shape shape = linear ? Shape{in.c.rows, in.c.length, heads * dim} : Shape{in.c.tokens(), heads, dim};
+      if (!linear && dim == 1) shape.pop_back();
       return PeerTensor{name, DType::f32, std::move(shape), const_cast<float*>(data.data())};
     };
-    const std::int64_t t = in.tokens;
-    using Shape = std::vector<std::int64_t>;
-    const PeerTensor state{"past", DType::f32, {1, kValueHeads, kDim, kDim}, states_.data()};
-    const PeerTensor query = tensor("q", in.query, linear ? Shape{1, t, kKeyHeads * kDim} : Shape{t, kKeyHeads, kDim});
-    const PeerTensor key = tensor("k", in.key, linear ? Shape{1, t, kKeyHeads * kDim} : Shape{t, kKeyHeads, kDim});
-    const PeerTensor value =
-        tensor("v", in.value, linear ? Shape{1, t, kValueHeads * kDim} : Shape{t, kValueHeads, kDim});
-    const PeerTensor decay = tensor("g", in.decay, linear ? Shape{1, t, kValueHeads} : Shape{t, kValueHeads});
-    const PeerTensor beta = tensor("b", in.beta, linear ? Shape{1, t, kValueHeads} : Shape{t, kValueHeads});
-    const PeerTensor offsets{"cu", DType::i32, {2}, const_cast<std::int32_t*>(in.offsets.data())};
+    const PeerTensor state{"past", DType::f32, {in.c.rows, kValueHeads, kDim, kDim}, states.next()};
+    const PeerTensor query = tensor("q", in.query, kKeyHeads, kDim), key = tensor("k", in.key, kKeyHeads, kDim);
+    const PeerTensor value = tensor("v", in.value, kValueHeads, kDim);
+    const PeerTensor decay = tensor("g", in.decay, kValueHeads, 1), beta = tensor("b", in.beta, kValueHeads, 1);
+    const PeerTensor offsets{"cu", DType::i32, {in.c.rows + 1}, const_cast<std::int32_t*>(in.offsets.data())};
     PeerTensor present = state, out = value;
     present.name = "present", out.name = "o", out.data = output.data();
     PeerNode node{"com.microsoft", op, {}, {out, present}, {{"update_rule", "gated_delta"}, {"scale", 1.0f}}};
@@ -133,51 +164,21 @@ class Theirs {
     } else {
       node.inputs = {query, key, value, offsets, decay, beta, state};
     }
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      node.inputs[linear ? 3 : 6].data = node.outputs[1].data = states_.data() + layer * kStateFloats;
-      if (layer == 0) peer_ = std::make_unique<Peer>(node, threads);
-    }
-    layers_ = layers;
+    peer_ = std::make_unique<Peer>(node, threads);
   }
 
   void run() {
-    if (layers_ > 1) {
-      float* state = states_.data() + next_ * kStateFloats;
-      peer_->rebind("past", state);
-      peer_->rebind("present", state);
-      next_ = (next_ + 1) % layers_;
-    }
+    float* state = states_.next();
+    peer_->rebind("past", state);
+    peer_->rebind("present", state);
     peer_->run();
   }
 
   std::vector<float> output;
 
  private:
-  std::vector<float> states_;
+  States& states_;
   std::unique_ptr<Peer> peer_;
-  std::int64_t layers_ = 1;
-  std::int64_t next_ = 0;
-};
-
-// The shortest call of a benchmark: what the kernel does when the machine does nothing else. Processor time, of all threads
-// together, still tells when other programs share the cores.
-struct Shortest {
-  double wall = 1e30;  // seconds
-  double cpu = 1e30;   // seconds
-};
-
-double cpu_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-struct Case {
-  std::string name;
-  std::int64_t tokens;
-  int threads;
-  Level level = Level::scalar;  // scalar = a peer's
-  Roofs roofs;
 };
 
 void check_same(const std::vector<float>& ours, const std::vector<float>& theirs, const std::string& what) {
@@ -186,116 +187,80 @@ void check_same(const std::vector<float>& ours, const std::vector<float>& theirs
     worst = std::max(worst, std::abs(double{ours[i]} - theirs[i]));
     largest = std::max(largest, std::abs(double{theirs[i]}));
   }
-  fmt::print("check {}: largest difference {:.1e} of {:.1e}\n", what, worst, largest);
-  if (!(worst <= 2e-5 * largest)) fail("{}: results differ, not timing them", what);
+  if (!(worst <= 2e-5 * largest)) {
+    fail("{}: {:.1e} apart where the largest output is {:.1e}, not timing this", what, worst, largest);
+  }
 }
 
-class Suite {
- public:
-  void add(std::int64_t tokens, int threads) {
-    const std::int64_t layers = tokens == 1 ? kLayers : 1;
-    const auto inputs = std::make_shared<Inputs>(tokens);
-    const auto pool = std::make_shared<ThreadPool>(threads);
-    const std::string suffix = fmt::format("/T{}/threads{}", tokens, threads);
-    for (const Level level : supported_levels()) {
-      if (level == Level::scalar) continue;
-      const Roofs roofs = roofs_of(level, *pool);
-      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-        auto ours = std::make_shared<Ours>(level, *inputs, dtype, layers, *pool);
-        if (dtype == DType::f32) check(*ours, *inputs, tokens, threads, level);
-        const std::string name = fmt::format("sluice/{}/{}{}", level_name(level), dtype_name(dtype), suffix);
-        enlist({name, tokens, threads, level, roofs}, [ours, inputs, pool] { ours->run(); });
-      }
-    }
-    for (const char* op : {"LinearAttention", "GatedDeltaNet"}) {
-      auto theirs = std::make_shared<Theirs>(op, *inputs, layers, threads);
-      enlist({fmt::format("{}{}", op, suffix), tokens, threads, Level::scalar, {}},
-             [theirs, inputs] { theirs->run(); });
-    }
-  }
-
-  void print_table() const {
-    fmt::print("\n{:36} {:>9} {:>9}  {:>13}  {:>13}\n", "", "us/token", "us/token", "x LinearAttn.", "x GatedDelta");
-    fmt::print("{:36} {:>9} {:>9}  {:>6} {:>6}  {:>6} {:>6}  roof\n", "shortest call", "wall", "cpu", "wall", "cpu",
-               "wall", "cpu");
-    for (const Case& c : cases_) print_row(c);
-  }
-
- private:
-  const Roofs& roofs_of(Level level, ThreadPool& pool) {
-    const auto key = std::make_pair(level, pool.threads());
-    auto at = roofs_.find(key);
-    if (at == roofs_.end()) {
-      at = roofs_.emplace(key, measure_roofs(level, pool, kLayers * kStateFloats * sizeof(float))).first;
-      fmt::print("{}\n", describe(level, at->second));
-    }
-    return at->second;
-  }
-
-  static void check(Ours& ours, const Inputs& inputs, std::int64_t tokens, int threads, Level level) {
-    Theirs theirs("LinearAttention", inputs, 1, threads);
-    ours.run();
-    theirs.run();
-    check_same(ours.output, theirs.output, fmt::format("{} T={} against LinearAttention", level_name(level), tokens));
-  }
-
-  void enlist(Case c, std::function<void()> run) {
-    Shortest& best = shortest_[c.name];
-    ::benchmark::RegisterBenchmark(c.name.c_str(),
-                                   [run, &best](::benchmark::State& state) {
-                                     for (auto _ : state) {
-                                       const double cpu = cpu_seconds();
-                                       const auto start = std::chrono::steady_clock::now();
-                                       run();
-                                       const std::chrono::duration<double> took =
-                                           std::chrono::steady_clock::now() - start;
-                                       state.SetIterationTime(took.count());
-                                       best.wall = std::min(best.wall, took.count());
-                                       best.cpu = std::min(best.cpu, cpu_seconds() - cpu);
-                                     }
-                                   })
-        ->UseManualTime()
-        ->Unit(::benchmark::kMicrosecond);
-    cases_.push_back(std::move(c));
-  }
-
-  void print_row(const Case& c) const {
-    const Shortest& shortest = shortest_.at(c.name);
-    if (shortest.wall > 1e29) return;  // filtered out
-    const double tokens = static_cast<double>(c.tokens);
-    const auto peer = [&](const char* op) {
-      return shortest_.at(fmt::format("{}/T{}/threads{}", op, c.tokens, c.threads));
-    };
-    std::string roof;
-    if (c.level != Level::scalar && c.tokens > 1) {
-      const double gflops = kFlopsPerToken * tokens / shortest.wall / 1e9;
-      roof = fmt::format("{:.0f} GFLOP/s = {:.0f} % of FMA peak", gflops, 100 * gflops / c.roofs.fma_gflops);
-    } else if (c.level != Level::scalar) {
-      const double gbs = 2.0 * kStateFloats * sizeof(float) / shortest.wall / 1e9;
-      roof = fmt::format("{:.1f} GB/s = {:.0f} % of read-modify-write", gbs, 100 * gbs / c.roofs.rmw_gbs);
-    }
-    const Shortest linear = peer("LinearAttention"), own = peer("GatedDeltaNet");
-    fmt::print("{:36} {:9.2f} {:9.2f}  {:6.3f} {:6.3f}  {:6.3f} {:6.3f}  {}\n", c.name, 1e6 * shortest.wall / tokens,
-               1e6 * shortest.cpu / tokens, shortest.wall / linear.wall, shortest.cpu / linear.cpu,
-               shortest.wall / own.wall, shortest.cpu / own.cpu, roof);
-  }
-
-  std::map<std::string, Shortest> shortest_;
-  std::vector<Case> cases_;
-  std::map<std::pair<Level, int>, Roofs> roofs_;
+struct Entry {
+  Level level;
+  std::unique_ptr<Ours> ours;
 };
+
+void print_row(const Case& c, const Timed& timed, const Roofs& roofs, double linear, double own) {
+  const double tokens = static_cast<double>(c.tokens());
+  double reached = kFlopsPerToken * tokens / timed.seconds / 1e9, roof = roofs.fma_gflops;
+  if (c.decodes()) {
+    reached = 2.0 * static_cast<double>(c.rows * kStateFloats * 4) / timed.seconds / 1e9;
+    roof = roofs.rmw_gbs;
+  }
+  fmt::print(
+      "  {:12} {:9.2f} us/token {:7.1f} of {:5.1f} {} = {:3.0f} %   {:.3f} of LinearAttention {:.3f} of "
+      "GatedDeltaNet\n",
+      timed.name, 1e6 * timed.seconds / tokens, reached, roof, c.decodes() ? "GB/s read-modify-write" : "GFLOP/s",
+      100 * reached / roof, timed.seconds / linear, timed.seconds / own);
+}
+
+void run_case(const Case& c, int threads, double budget) {
+  const Inputs inputs(c);
+  ThreadPool pool(threads);
+  States states(c);
+  Theirs linear("LinearAttention", inputs, states, threads), own("GatedDeltaNet", inputs, states, threads);
+  linear.run();
+  std::vector<Entry> entries;
+  std::vector<Timed> slow{{"GatedDeltaNet", [&] { own.run(); }}};  // would eat the others' time
+  std::vector<Timed> bodies{{"LinearAttention", [&] { linear.run(); }}};
+  for (const Level level : supported_levels()) {
+    if (level == Level::scalar) continue;
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      entries.push_back({level, std::make_unique<Ours>(level, inputs, dtype, states, pool)});
+      Ours* mine = entries.back().ours.get();
+      states.clear();
+      mine->run();
+      const std::string name = fmt::format("{} {}", level_name(level), dtype_name(dtype));
+      if (dtype == DType::f32) check_same(mine->output, linear.output, name);
+      bodies.push_back({name, [mine] { mine->run(); }});
+    }
+  }
+  BestRoofs roofs;
+  for (int turn = 0; turn < 3; ++turn) {
+    roofs.measure(pool, kStates * kStateFloats * sizeof(float));
+    time_in_turns(bodies, budget / 3, 2);
+    time_in_turns(slow, 0, 1);
+  }
+  const double tokens = static_cast<double>(c.tokens());
+  fmt::print("{}, {} thread{}: LinearAttention {:.2f} us/token, GatedDeltaNet {:.2f}\n", c.name, threads,
+             threads > 1 ? "s" : "", 1e6 * bodies[0].seconds / tokens, 1e6 * slow[0].seconds / tokens);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    print_row(c, bodies[i + 1], roofs.of(entries[i].level), bodies[0].seconds, slow[0].seconds);
+  }
+}
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) try {
-  benchmark::Initialize(&argc, argv);
-  sluice::bench::Suite suite;
+  using sluice::bench::Case;
+  const double budget = argc > 1 ? std::strtod(argv[1], nullptr) : 4;
+  const std::string part = argc > 2 ? argv[2] : "";
+  const Case cases[] = {{"decode T=1", 1, 1},       {"decode 8 rows of T=1", 8, 1}, {"draft T=4", 1, 4},
+                        {"draft T=8", 1, 8},        {"prefill T=64", 1, 64},        {"prefill T=512", 1, 512},
+                        {"prefill T=2048", 1, 2048}};
   for (const int threads : {1, 2}) {
-    for (const std::int64_t tokens : {1, 64, 512, 2048}) suite.add(tokens, threads);
+    for (const Case& c : cases) {
+      if (c.name.find(part) != std::string::npos) sluice::bench::run_case(c, threads, budget);
+    }
   }
-  benchmark::RunSpecifiedBenchmarks();
-  suite.print_table();
 } catch (const sluice::Error& e) {
   fmt::print(stderr, "{}\n", e.what());
   return 1;

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/float16.h"
+#include "bench/best_roofs.h"
 #include "bench/peer.h"
 #include "bench/timing.h"
 #include "kernels/cpu/paged_attention.h"
@@ -229,24 +230,6 @@ struct Entry {
 double kv_bytes(const Geometry& g, DType type) {
   return 2 * static_cast<double>(g.kv_elements()) * static_cast<double>(dtype_bytes(type));
 }
-
-// The best seen of both roofs, by level.
-class BestRoofs {
- public:
-  void measure(ThreadPool& pool) {
-    for (const Level level : {Level::avx2, Level::avx512}) {
-      if (level > best_level()) continue;
-      const Roofs now = measure_roofs(level, pool);
-      Roofs& best = roofs_[level == Level::avx512];
-      best.fma_gflops = std::max(best.fma_gflops, now.fma_gflops);
-      best.read_gbs = std::max(best.read_gbs, now.read_gbs);
-    }
-  }
-  const Roofs& of(Level level) const { return roofs_[level == Level::avx512]; }
-
- private:
-  Roofs roofs_[2];
-};
 
 void print_row(const Geometry& g, DType type, const Timed& timed, const Timed& reading, const Roofs& roofs,
                double theirs) {

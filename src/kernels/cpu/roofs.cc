@@ -21,8 +21,9 @@ void rmw_loop(float* data, std::size_t count) noexcept;
 
 namespace {
 
-constexpr std::size_t kGrain = 16 << 10;  // floats a work item
-constexpr std::size_t kBlock = 64;        // items timed together: 4 MiB, a layer's worth
+constexpr std::size_t kBlock = 1 << 20;   // floats timed together: 4 MiB, a layer's worth
+constexpr std::size_t kUnit = 64;         // floats; shares are multiples of it
+constexpr std::size_t kGrain = 16 << 10;  // floats a work item, where threads are not counted
 constexpr int kPasses = 12;
 constexpr int kFmaRuns = 300;
 constexpr long kFmaIterations = 200'000;  // a fraction of a millisecond, so that some runs meet no other program
@@ -54,22 +55,25 @@ double measure_fma(double (*loop)(long, float*) noexcept, ThreadPool& pool) {
   return operations[0] * threads / best;
 }
 
-// Bytes a second of `item(first float, sink)` over blocks of a buffer, every block cold when its turn comes.
-template <typename Item>
-double measure_bandwidth(std::vector<float>& buffer, ThreadPool& pool, Item&& item) {
-  std::vector<Sink> sinks(kBlock);
+// Bytes a second of `share(first float, floats, sink)` over blocks of a buffer, every block cold when its turn comes; a
+// thread's share of a block is one piece.
+template <typename Share>
+double measure_bandwidth(std::vector<float>& buffer, ThreadPool& pool, Share&& share) {
+  const auto threads = static_cast<std::size_t>(pool.threads());
+  const std::size_t floats = kBlock / threads / kUnit * kUnit;
+  std::vector<Sink> sinks(threads);
   double best = 1e30;
   for (int pass = 0; pass < kPasses; ++pass) {
-    for (std::size_t at = 0; at < buffer.size(); at += kBlock * kGrain) {
+    for (std::size_t at = 0; at + kBlock <= buffer.size(); at += kBlock) {
       best = std::min(best, seconds_of([&] {
-                        parallel_for(pool, kBlock, [&](std::int64_t i) noexcept {
+                        parallel_for(pool, pool.threads(), [&](std::int64_t i) noexcept {
                           const auto slot = static_cast<std::size_t>(i);
-                          item(buffer.data() + at + slot * kGrain, sinks[slot].lanes);
+                          share(buffer.data() + at + slot * floats, floats, sinks[slot].lanes);
                         });
                       }));
     }
   }
-  return static_cast<double>(kBlock * kGrain * sizeof(float)) / best;
+  return static_cast<double>(threads * floats * sizeof(float)) / best;
 }
 
 }  // namespace
@@ -82,10 +86,11 @@ Roofs measure_roofs(Level level, ThreadPool& pool, std::size_t bytes) {
   Roofs roofs;
   roofs.threads = pool.threads();
   roofs.fma_gflops = measure_fma(fma_loop, pool) / 1e9;
-  const std::size_t blocks = std::max<std::size_t>(bytes / sizeof(float) / (kBlock * kGrain), 1);
-  std::vector<float> buffer(blocks * kBlock * kGrain, 1.0f);
-  roofs.read_gbs = measure_bandwidth(buffer, pool, [&](float* at, float* sink) { read_loop(at, kGrain, sink); }) / 1e9;
-  roofs.rmw_gbs = 2 * measure_bandwidth(buffer, pool, [&](float* at, float*) { rmw_loop(at, kGrain); }) / 1e9;
+  std::vector<float> buffer(std::max<std::size_t>(bytes / sizeof(float) / kBlock, 1) * kBlock, 1.0f);
+  const auto read = [&](float* at, std::size_t floats, float* sink) { read_loop(at, floats, sink); };
+  const auto rewrite = [&](float* at, std::size_t floats, float*) { rmw_loop(at, floats); };
+  roofs.read_gbs = measure_bandwidth(buffer, pool, read) / 1e9;
+  roofs.rmw_gbs = 2 * measure_bandwidth(buffer, pool, rewrite) / 1e9;
   return roofs;
 }
 

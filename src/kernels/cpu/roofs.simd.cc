@@ -46,10 +46,16 @@ void read_loop(const float* data, std::size_t count, float* sink) noexcept {
   hn::StoreU(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), d, sink);
 }
 
+// Fetches 16 KiB ahead: a sixth more than the hardware reaches by itself, where the read loop gains nothing by it.
 void rmw_loop(float* data, std::size_t count) noexcept {
-  const std::size_t lanes = hn::Lanes(d);
+  constexpr std::size_t kLine = 16, kAhead = 4096;  // floats
   const V term = hn::Set(d, 1.0f);
-  for (std::size_t i = 0; i < count; i += lanes) hn::StoreU(hn::Sub(term, hn::LoadU(d, data + i)), d, data + i);
+  for (std::size_t line = 0; line < count; line += kLine) {
+    __builtin_prefetch(data + line + kAhead, 0, 2);
+    for (std::size_t i = line; i < line + kLine; i += hn::Lanes(d)) {
+      hn::StoreU(hn::Sub(term, hn::LoadU(d, data + i)), d, data + i);
+    }
+  }
 }
 
 }  // namespace sluice::SLUICE_LEVEL
