@@ -1,6 +1,7 @@
 #include "kernels/cpu/gated_delta_net.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -212,9 +213,14 @@ void gated_delta_net(Level level, const GatedDeltaNetArgs& args, std::span<std::
                                                : avx512::gated_delta_net_item;
   const std::size_t bytes = lane_bytes(level, args.shape);
   std::byte* base = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
+  // Whoever comes first takes all the items that nobody else has taken: as much scratch stays in use, and in the caches, as
+  // threads are at work.
+  std::atomic<std::int64_t> next{0};
   parallel_for(executor, plan.lanes, [&](std::int64_t lane) noexcept {
     std::byte* own = base + static_cast<std::size_t>(lane) * bytes;
-    for (std::int64_t i = lane; i < plan.items; i += plan.lanes) run_item(plan, gdn::item_of(plan, i), own);
+    for (std::int64_t i = next.fetch_add(1); i < plan.items; i = next.fetch_add(1)) {
+      run_item(plan, gdn::item_of(plan, i), own);
+    }
   });
 }
 

@@ -49,8 +49,8 @@ constexpr bool has_delta(UpdateRule rule) noexcept {
   return rule == UpdateRule::delta || rule == UpdateRule::gated_delta;
 }
 
-inline constexpr std::int64_t kGatedDeltaNetChunk = 64;    // tokens
-inline constexpr std::int64_t kGatedDeltaNetMinChunk = 8;  // tokens
+inline constexpr std::int64_t kGatedDeltaNetChunk = 64;     // tokens
+inline constexpr std::int64_t kGatedDeltaNetMinChunk = 12;  // tokens
 
 struct GatedDeltaNetShape {
   std::int64_t tokens = 0;  // of all rows together; 0 is legal

@@ -52,6 +52,7 @@ class ItemRun {
   }
 
   void run() {
+    if (args_.initial_state != nullptr) fetch_first_rows(shape_, states_[0].source);
     gdn::clear_capsule(args_, item_);
     for (Index begin = segment_.begin; begin < segment_.end; begin += kGatedDeltaNetChunk) {
       const Index left = segment_.end - begin;
@@ -69,10 +70,11 @@ class ItemRun {
     const bool stable = args_.qk_l2_norm || !has_delta(args_.rule) || unit_keys;
     const bool chunkable = may_chunk_ && stable;
     bool prepared = false;
+    HeadGates all_gates[gdn::kMaxHeadsPerItem];  // before the states, so that nothing interrupts their stream
+    for (Index h = 0; h < item_.heads; ++h) read_gates(args_, begin, count, item_.head + h, all_gates[h]);
     for (Index h = 0; h < item_.heads; ++h) {
       const Index head = item_.head + h;
-      HeadGates gates;
-      read_gates(plan_, work_, begin, count, head, gates);
+      const HeadGates& gates = all_gates[h];
       load_values(begin, count, head);
       if (chunkable && gates.falling) {
         if (!prepared) prepare_chunk(plan_, work_, count);
@@ -90,7 +92,8 @@ class ItemRun {
   void recur(Index begin, Index count, Index h, const HeadGates& gates) {
     RecurrentHead head;
     head.gates = &gates;
-    head.source = head.state = states_[h].rows;
+    head.state = states_[h].rows;
+    if (shape_.per_key && gates.decays) read_key_factors(args_, work_, begin, count, item_.head + h);
     const Index slot = begin - segment_.begin;
     if (slot < captured_) {
       head.captured = captured_ - slot;
@@ -98,7 +101,8 @@ class ItemRun {
       head.delta = gdn::capsule_of(args_, item_.row).delta + (slot * shape_.v_heads + item_.head + h) * shape_.v_dim;
       capture_tokens(slot, count, item_.head + h, gates);
     }
-    if (states_[h].source != nullptr) head.source = states_[h].source;
+    head.source = states_[h].source;
+    head.source_end = head.source + (item_.heads - h) * shape_.v_dim * shape_.k_dim;
     states_[h].source = states_[h].rows;
     recurrent_piece(plan_, work_, count, head);
   }

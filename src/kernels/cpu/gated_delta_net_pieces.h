@@ -21,18 +21,23 @@ struct HeadGates {
 // One value head's part of a piece, for the token recurrence.
 struct RecurrentHead {
   const HeadGates* gates = nullptr;
-  const float* source = nullptr;  // [v_dim, k_dim] the state before the piece
-  float* state = nullptr;         // [v_dim, k_dim] the state after it; may be source
-  float* delta = nullptr;         // capsule: u of token t at delta + t * delta_stride, for t < captured
+  const float* source = nullptr;      // [v_dim, k_dim] the state before the piece
+  const float* source_end = nullptr;  // where the states end that the item reads next, one behind the other
+  float* state = nullptr;             // [v_dim, k_dim] the state after it; may be source
+  float* delta = nullptr;             // capsule: u of token t at delta + t * delta_stride, for t < captured
   std::int64_t delta_stride = 0;
   std::int64_t captured = 0;
 };
 
-// Gates of value head `head` for the tokens [begin, begin + count); with a per-key decay the factors go to
-// workspace.factors and log_decay, factor and falling mean nothing.
-void read_gates(const gdn::Plan& plan, const gdn::Workspace& workspace, std::int64_t begin, std::int64_t count,
-                std::int64_t head, HeadGates& gates) noexcept;
+// Gates of value head `head` for the tokens [begin, begin + count). With a per-key decay, log_decay, factor and falling mean
+// nothing, and the factors go to workspace.factors.
+void read_gates(const GatedDeltaNetArgs& args, std::int64_t begin, std::int64_t count, std::int64_t head,
+                HeadGates& gates) noexcept;
+void read_key_factors(const GatedDeltaNetArgs& args, const gdn::Workspace& workspace, std::int64_t begin,
+                      std::int64_t count, std::int64_t head) noexcept;
 
+// Has the memory system bring what the recurrence reads first of a state.
+void fetch_first_rows(const GatedDeltaNetShape& shape, const float* state) noexcept;
 // Reads keys, queries and values of the workspace; writes its outputs and the head's state.
 void recurrent_piece(const gdn::Plan& plan, const gdn::Workspace& workspace, std::int64_t count,
                      const RecurrentHead& head) noexcept;

@@ -25,8 +25,7 @@ std::int64_t sharing_heads(const GatedDeltaNetShape& shape) {
 
 std::int64_t heads_per_item(const GatedDeltaNetShape& shape) {
   const std::int64_t sharing = sharing_heads(shape);
-  const bool short_rows = shape.tokens < shape.rows * kGatedDeltaNetMinChunk;
-  if (short_rows || shape.rows * (shape.v_heads / sharing) < kEnoughItems) return 1;
+  if (shape.rows * (shape.v_heads / sharing) < kEnoughItems) return 1;
   std::int64_t heads = std::min(sharing, kMaxHeadsPerItem);
   while (sharing % heads != 0) --heads;
   return heads;

@@ -17,7 +17,7 @@ struct Plan {
   std::int64_t queries = 1;         // read-outs of one state head: q_heads / v_heads, at least 1
   std::int64_t heads_per_item = 1;  // consecutive value heads that read one key head and one query head
   std::int64_t items = 0;
-  std::int64_t lanes = 0;  // slices of scratch; lane l runs items l, l + lanes, ...
+  std::int64_t lanes = 0;  // slices of scratch: as many items as may run at once
 };
 
 // A request's tokens.

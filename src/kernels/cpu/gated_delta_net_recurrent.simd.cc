@@ -5,8 +5,13 @@
 namespace sluice::SLUICE_LEVEL {
 namespace {
 
-constexpr Index kStateRows = kLanes == 16 ? 8 : 4;  // rows of the state in flight: as many sums as registers allow
-constexpr Index kRowsInCache = 32;                  // 16 KiB of a state of 128 channels
+constexpr Index kStateRows = 4;     // rows of the state worked on at once
+constexpr Index kRowsToL1 = 12;     // how far ahead rows are asked to come to L1
+constexpr Index kRowsInCache = 32;  // 16 KiB of a state of 128 channels
+constexpr Index kUsualKeys = 128;   // channels of a key in every Qwen hybrid
+constexpr Index kUnroll =
+    kLanes == 16 ? 8 : 1;    // a whole usual key, where the registers suffice for what that brings along
+constexpr Index kLine = 16;  // floats of a cache line
 
 // log-space decay from the raw input: a = exp(a_log), bias = dt_bias.
 HWY_INLINE V activate(const GatedDeltaNetArgs& args, V x, V a, V bias) {
@@ -42,21 +47,6 @@ HWY_INLINE V gate_parameter(const float* values, bool per_key, Index head, Index
   const float* at = values + head * k_dim + channel;
   if (left >= kLanes) return hn::LoadU(kF32, at);
   return hn::MaskedLoad(hn::FirstN(kF32, static_cast<std::size_t>(left)), kF32, at);
-}
-
-void read_key_factors(const GatedDeltaNetArgs& args, const gdn::Workspace& w, Index begin, Index count, Index head) {
-  const std::int64_t size = args.gate_dtype == DType::f32 ? 4 : 2;
-  const Index k_dim = args.shape.k_dim;
-  for (Index t = 0; t < count; ++t) {
-    float* row = w.factors + t * w.kpad;
-    const std::int64_t at = (begin + t) * args.decay.token_stride + head * args.decay.head_stride;
-    load_row(static_cast<const std::byte*>(args.decay.data) + at * size, args.gate_dtype, k_dim, row, w.kpad);
-    for (Index i = 0; i < k_dim; i += kLanes) {
-      const V a = exp_any(gate_parameter(args.a_log, args.a_log_per_key, head, k_dim, i));
-      const V bias = gate_parameter(args.dt_bias, args.dt_bias_per_key, head, k_dim, i);
-      hn::StoreU(exp_any(activate(args, hn::LoadU(kF32, row + i), a, bias)), kF32, row + i);
-    }
-  }
 }
 
 void read_beta(const GatedDeltaNetArgs& args, Index begin, Index count, Index head, HeadGates& gates) {
@@ -106,17 +96,18 @@ HWY_INLINE void store_state(V x, float* at, [[maybe_unused]] Mask mask) {
   }
 }
 
-// One token of one head. With s the state before it, in two passes over a few rows at a time:
+// One token of one head. With s the state before it:
 //     u = beta (v - s (d k)),   y = s (d q) + u (k . q),   s' = d s + u k.
-// Both sums run over the old state, so that the second pass waits for nothing and the next rows' sums hide its latency.
+// Both sums run over the old state, so that it is read once for both. A decay that the keys share factors out of them.
 struct Step {
   Index k_dim = 0;
-  Mask tail;                             // of the last, incomplete vector of k_dim
-  const float* key = nullptr;            // [kpad] k
-  const float* decayed_key = nullptr;    // [kpad] d k; null for rules that retrieve nothing
-  const float* decayed_query = nullptr;  // [kpad] d q
-  const float* factors = nullptr;        // per key: [kpad] d
-  V factor;                              // otherwise d
+  Mask tail;                       // of the last, incomplete vector of k_dim
+  const float* key = nullptr;      // [kpad] k
+  const float* sum_key = nullptr;  // [kpad] d k with a decay per key, otherwise k
+  const float* query = nullptr;    // [kpad] d q with a decay per key, otherwise q
+  const float* factors = nullptr;  // [kpad] d with a decay per key
+  V factor;                        // otherwise d
+  V4 factor4;                      // the same
   V4 beta;
   V4 key_query;                   // k . q
   const float* values = nullptr;  // [v_dim]
@@ -125,97 +116,103 @@ struct Step {
   float* outputs = nullptr;       // [v_dim]
 };
 
-template <Index R, bool kDelta, bool kPartial>
+// What comes nearer while some rows are worked on, a line for every line of theirs.
+struct Ahead {
+  const float* to_l1 = nullptr;
+  const float* to_l2 = nullptr;
+
+  HWY_INLINE void fetch(Index at, Index floats) const {
+    for (const Index end = at + floats; at < end; at += kLine) {
+      __builtin_prefetch(to_l1 + at, 0, 3);
+      __builtin_prefetch(to_l2 + at, 0, 2);
+    }
+  }
+};
+
+// What the loops over rows are compiled for. kKeys: k_dim, or 0 for any; R below: rows worked on at once, 1 or 4.
+template <bool kPerKeyDecay, bool kDeltaRule, Index kKeys>
+struct Form {
+  static constexpr bool kPerKey = kPerKeyDecay;
+  static constexpr bool kDelta = kDeltaRule;
+  static HWY_INLINE Index k_dim(const Step& step) { return kKeys > 0 ? kKeys : step.k_dim; }
+};
+
+template <Index R>
+HWY_INLINE V4 sums_of(const V (&x)[R]) {
+  return sums4(x[0], x[1 % R], x[2 % R], x[3 % R]);
+}
+
+template <Index R>
+HWY_INLINE void store_rows(V4 x, float* at) {
+  if constexpr (R == 1) {
+    *at = hn::GetLane(x);
+  } else {
+    hn::StoreU(x, kF32x4, at);
+  }
+}
+
+template <class F, Index R, bool kPartial>
 HWY_INLINE void sum_rows(const Step& step, const float* source, Index i, V (&retrieved)[R], V (&read)[R]) {
   V key;
-  if constexpr (kDelta) key = hn::LoadU(kF32, step.decayed_key + i);
-  const V query = hn::LoadU(kF32, step.decayed_query + i);
-#pragma GCC unroll 8
+  if constexpr (F::kDelta) key = hn::LoadU(kF32, step.sum_key + i);
+  const V query = hn::LoadU(kF32, step.query + i);
+#pragma GCC unroll 4
   for (Index r = 0; r < R; ++r) {
-    const V state = load_state<kPartial>(source + r * step.k_dim + i, step.tail);
-    if constexpr (kDelta) retrieved[r] = hn::MulAdd(state, key, retrieved[r]);
+    const V state = load_state<kPartial>(source + r * F::k_dim(step) + i, step.tail);
+    if constexpr (F::kDelta) retrieved[r] = hn::MulAdd(state, key, retrieved[r]);
     read[r] = hn::MulAdd(state, query, read[r]);
   }
 }
 
 // Rows [v, v + R): u into `u`, y into the outputs.
-template <Index R, bool kDelta>
-HWY_INLINE void solve_rows(const Step& step, Index v, float* u) {
+template <class F, Index R>
+HWY_INLINE void solve_rows(const Step& step, Index v, const Ahead& ahead, float* u) {
   V retrieved[R], read[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
   for (Index r = 0; r < R; ++r) retrieved[r] = read[r] = hn::Zero(kF32);
-  const float* source = step.source + v * step.k_dim;
-  const Index whole = step.k_dim / kLanes * kLanes;
+  const Index k_dim = F::k_dim(step);
+  const float* source = step.source + v * k_dim;
+  const Index whole = k_dim / kLanes * kLanes;
+#pragma GCC unroll kUnroll
   for (Index i = 0; i < whole; i += kLanes) {
-    // What comes after the rows that come next, in the order of memory, one line for every line read.
-    for (Index at = 0; at < R * kLanes; at += 16) hwy::Prefetch(source + 2 * R * step.k_dim + i * R + at);
-    sum_rows<R, kDelta, false>(step, source, i, retrieved, read);
+    ahead.fetch(i * R, R * kLanes);
+    sum_rows<F, R, false>(step, source, i, retrieved, read);
   }
-  if (whole < step.k_dim) sum_rows<R, kDelta, true>(step, source, whole, retrieved, read);
-  const auto finish = [&](V4 value, V4 old_value, V4 old_read, auto&& store) {
-    const V4 update = hn::Mul(step.beta, hn::Sub(value, old_value));
-    store(update, hn::MulAdd(update, step.key_query, old_read));
-  };
-  if constexpr (R == 1) {
-    const V4 old_value = kDelta ? sums4(retrieved[0], retrieved[0], retrieved[0], retrieved[0]) : hn::Zero(kF32x4);
-    finish(hn::Set(kF32x4, step.values[v]), old_value, sums4(read[0], read[0], read[0], read[0]), [&](V4 update, V4 y) {
-      u[0] = hn::GetLane(update);
-      step.outputs[v] = hn::GetLane(y);
-    });
-  } else {
-#pragma GCC unroll 2
-    for (Index r = 0; r < R; r += 4) {
-      const V4 old_value =
-          kDelta ? sums4(retrieved[r], retrieved[r + 1], retrieved[r + 2], retrieved[r + 3]) : hn::Zero(kF32x4);
-      const V4 old_read = sums4(read[r], read[r + 1], read[r + 2], read[r + 3]);
-      finish(hn::LoadU(kF32x4, step.values + v + r), old_value, old_read, [&](V4 update, V4 y) {
-        hn::StoreU(update, kF32x4, u + r);
-        hn::StoreU(y, kF32x4, step.outputs + v + r);
-      });
-    }
+  if (whole < k_dim) sum_rows<F, R, true>(step, source, whole, retrieved, read);
+  V4 update = R == 1 ? hn::Set(kF32x4, step.values[v]) : hn::LoadU(kF32x4, step.values + v);
+  V4 y = sums_of<R>(read);
+  if constexpr (!F::kPerKey) y = hn::Mul(step.factor4, y);
+  if constexpr (F::kDelta) {
+    const V4 old = sums_of<R>(retrieved);
+    update = F::kPerKey ? hn::Sub(update, old) : hn::NegMulAdd(step.factor4, old, update);
   }
+  update = hn::Mul(step.beta, update);
+  store_rows<R>(update, u);
+  store_rows<R>(hn::MulAdd(update, step.key_query, y), step.outputs + v);
 }
 
-template <Index R, bool kPerKey, bool kPartial>
-HWY_INLINE void write_rows(const Step& step, Index v, Index i, const V (&u)[R]) {
+template <class F, Index R, bool kPartial>
+HWY_INLINE void write_rows(const Step& step, Index at, Index i, const V (&u)[R]) {
   const V key = hn::LoadU(kF32, step.key + i);
-  const V factor = kPerKey ? hn::LoadU(kF32, step.factors + i) : step.factor;
-  const Index at = v * step.k_dim + i;
-#pragma GCC unroll 8
+  const V factor = F::kPerKey ? hn::LoadU(kF32, step.factors + i) : step.factor;
+#pragma GCC unroll 4
   for (Index r = 0; r < R; ++r) {
-    const V old = hn::Mul(load_state<kPartial>(step.source + at + r * step.k_dim, step.tail), factor);
-    store_state<kPartial>(hn::MulAdd(u[r], key, old), step.state + at + r * step.k_dim, step.tail);
+    const Index row = at + r * F::k_dim(step) + i;
+    const V old = hn::Mul(load_state<kPartial>(step.source + row, step.tail), factor);
+    store_state<kPartial>(hn::MulAdd(u[r], key, old), step.state + row, step.tail);
   }
 }
 
-template <Index R, bool kPerKey>
+template <class F, Index R>
 HWY_INLINE void update_rows(const Step& step, Index v, const float* u) {
   V spread[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
   for (Index r = 0; r < R; ++r) spread[r] = hn::Set(kF32, u[r]);
-  const Index whole = step.k_dim / kLanes * kLanes;
-  for (Index i = 0; i < whole; i += kLanes) write_rows<R, kPerKey, false>(step, v, i, spread);
-  if (whole < step.k_dim) write_rows<R, kPerKey, true>(step, v, whole, spread);
-}
-
-// Rows [v, end) of one token, the sums of some rows ahead of the update of those before them; u goes to u[v..].
-template <bool kPerKey, bool kDelta>
-void pass(const Step& step, Index v, Index end, float* u) {
-  constexpr Index R = kStateRows;
-  if (v + R <= end) solve_rows<R, kDelta>(step, v, u + v);
-  for (; v + R <= end; v += R) {
-    if (v + 2 * R <= end) solve_rows<R, kDelta>(step, v + R, u + v + R);
-    update_rows<R, kPerKey>(step, v, u + v);
-  }
-  if (R > 4 && v + 4 <= end) {
-    solve_rows<4, kDelta>(step, v, u + v);
-    update_rows<4, kPerKey>(step, v, u + v);
-    v += 4;
-  }
-  for (; v < end; ++v) {
-    solve_rows<1, kDelta>(step, v, u + v);
-    update_rows<1, kPerKey>(step, v, u + v);
-  }
+  const Index k_dim = F::k_dim(step);
+  const Index whole = k_dim / kLanes * kLanes;
+#pragma GCC unroll kUnroll
+  for (Index i = 0; i < whole; i += kLanes) write_rows<F, R, false>(step, v * k_dim, i, spread);
+  if (whole < k_dim) write_rows<F, R, true>(step, v * k_dim, whole, spread);
 }
 
 // Further queries of a head read the state after it is written.
@@ -232,10 +229,9 @@ void read_again(const Step& step, const float* query, Index v, Index end, float*
 }
 
 // out[i] = d_i row[i].
-HWY_INLINE void decay_row(const Step& step, const float* row, Index padded, float* out) {
+HWY_INLINE void decay_row(const float* factors, const float* row, Index padded, float* out) {
   for (Index i = 0; i < padded; i += kLanes) {
-    const V factor = step.factors == nullptr ? step.factor : hn::LoadU(kF32, step.factors + i);
-    hn::StoreU(hn::Mul(factor, hn::LoadU(kF32, row + i)), kF32, out + i);
+    hn::StoreU(hn::Mul(hn::LoadU(kF32, factors + i), hn::LoadU(kF32, row + i)), kF32, out + i);
   }
 }
 
@@ -245,55 +241,97 @@ HWY_INLINE float dot(const float* a, const float* b, Index padded) {
   return hn::GetLane(sums4(sum, sum, sum, sum));
 }
 
-// Everything of token t that does not depend on the rows of the state.
-Step make_step(const gdn::Plan& plan, const gdn::Workspace& w, const RecurrentHead& head, Index t) {
-  const GatedDeltaNetShape& shape = plan.args->shape;
-  Step step;
-  step.k_dim = shape.k_dim;
-  step.tail = hn::FirstN(kF32, static_cast<std::size_t>(shape.k_dim % kLanes));
-  step.factor = hn::Set(kF32, head.gates->factor[t]);
-  if (shape.per_key && head.gates->decays) step.factors = w.factors + t * w.kpad;
-  step.key = w.keys + t * w.kpad;
-  step.decayed_key = w.decayed_keys + t * w.kpad;
-  step.decayed_query = w.decayed_queries + t * w.kpad;
-  step.beta = hn::Set(kF32x4, head.gates->beta[t]);
-  step.values = w.values + t * w.vpad;
-  step.outputs = w.outputs + t * w.vpad;
-  step.source = t == 0 ? head.source : head.state;
-  step.state = head.state;
-  return step;
-}
-
-template <bool kPerKey, bool kDelta>
-void all_tokens(const gdn::Plan& plan, const gdn::Workspace& w, Index count, const RecurrentHead& head) {
-  const Index v_dim = plan.args->shape.v_dim;
-  for (Index t = 0; t < count; ++t) {
-    const Step step = make_step(plan, w, head, t);
-    decay_row(step, step.key, w.kpad, w.decayed_keys + t * w.kpad);
-    decay_row(step, w.queries + t * w.kpad, w.kpad, w.decayed_queries + t * w.kpad);
-  }
-  // Rows that stay in L1 while all tokens pass over them.
-  for (Index v = 0; v < v_dim; v += kRowsInCache) {
-    const Index end = v + kRowsInCache < v_dim ? v + kRowsInCache : v_dim;
+// A piece of one head: all its tokens over some rows of the state that stay in L1, then over the next rows.
+template <class F>
+class HeadPass {
+ public:
+  HeadPass(const gdn::Plan& plan, const gdn::Workspace& w, Index count, const RecurrentHead& head)
+      : w_(w), head_(head), shape_(plan.args->shape), queries_(plan.queries), count_(count) {
     for (Index t = 0; t < count; ++t) {
-      Step step = make_step(plan, w, head, t);
-      step.key_query = hn::Set(kF32x4, dot(step.key, w.queries + t * w.kpad, w.kpad));
-      pass<kPerKey, kDelta>(step, v, end, w.updates);
-      for (Index j = 1; j < plan.queries; ++j) {
-        read_again(step, w.queries + (j * w.cap + t) * w.kpad, v, end, step.outputs + j * w.cap * w.vpad);
-      }
-      if (t >= head.captured) continue;
-      std::memcpy(head.delta + t * head.delta_stride + v, w.updates + v,
-                  static_cast<std::size_t>(end - v) * sizeof(float));
+      const float* key = w.keys + t * w.kpad;
+      const float* query = w.queries + t * w.kpad;
+      key_query_[t] = dot(key, query, w.kpad);
+      if constexpr (!F::kPerKey) continue;
+      decay_row(w.factors + t * w.kpad, key, w.kpad, w.decayed_keys + t * w.kpad);
+      decay_row(w.factors + t * w.kpad, query, w.kpad, w.decayed_queries + t * w.kpad);
     }
   }
-}
+
+  void run() const {
+    for (Index v = 0; v < shape_.v_dim; v += kRowsInCache) {
+      const Index end = v + kRowsInCache < shape_.v_dim ? v + kRowsInCache : shape_.v_dim;
+      for (Index t = 0; t < count_; ++t) {
+        const Step step = make_step(t);
+        pass(step, t, v, end);
+        for (Index j = 1; j < queries_; ++j) {
+          read_again(step, w_.queries + (j * w_.cap + t) * w_.kpad, v, end, step.outputs + j * w_.cap * w_.vpad);
+        }
+        if (t >= head_.captured) continue;
+        std::memcpy(head_.delta + t * head_.delta_stride + v, w_.updates + v,
+                    static_cast<std::size_t>(end - v) * sizeof(float));
+      }
+    }
+  }
+
+ private:
+  // Everything of token t that does not depend on the rows of the state.
+  Step make_step(Index t) const {
+    Step step;
+    step.k_dim = shape_.k_dim;
+    step.tail = hn::FirstN(kF32, static_cast<std::size_t>(shape_.k_dim % kLanes));
+    step.factor = hn::Set(kF32, head_.gates->factor[t]);
+    step.factor4 = hn::Set(kF32x4, head_.gates->factor[t]);
+    step.factors = w_.factors + t * w_.kpad;
+    step.key = w_.keys + t * w_.kpad;
+    step.sum_key = (F::kPerKey ? w_.decayed_keys : w_.keys) + t * w_.kpad;
+    step.query = (F::kPerKey ? w_.decayed_queries : w_.queries) + t * w_.kpad;
+    step.beta = hn::Set(kF32x4, head_.gates->beta[t]);
+    step.key_query = hn::Set(kF32x4, key_query_[t]);
+    step.values = w_.values + t * w_.vpad;
+    step.outputs = w_.outputs + t * w_.vpad;
+    step.source = t == 0 ? head_.source : head_.state;
+    step.state = head_.state;
+    return step;
+  }
+
+  // Rows [v, end) of token t; u goes to w.updates.
+  void pass(const Step& step, Index t, Index v, Index end) const {
+    constexpr Index R = kStateRows;
+    const Index first = v + kRowsInCache * t / count_, last = v + kRowsInCache * (t + 1) / count_;
+    for (; v + R <= end; v += R) {
+      solve_rows<F, R>(step, v, ahead_of(step, v, t == 0, first <= v && v < last), w_.updates + v);
+      update_rows<F, R>(step, v, w_.updates + v);
+    }
+    for (; v < end; ++v) {
+      const float* row = step.source + v * step.k_dim;
+      solve_rows<F, 1>(step, v, {row, row}, w_.updates + v);
+      update_rows<F, 1>(step, v, w_.updates + v);
+    }
+  }
+
+  // Rows soon needed go to L1 before the first token needs them. Those that lie kRowsInCache further on, of this head or
+  // the next, go to L2, each token sending for its share, so that memory is at work all the time.
+  HWY_INLINE Ahead ahead_of(const Step& step, Index v, bool next, bool far) const {
+    const Index k_dim = F::k_dim(step);
+    const float* source = head_.source + v * k_dim;
+    const Index left = head_.source_end - source;
+    Ahead ahead{source, source};  // here already: nothing to do
+    if (next && left >= (kRowsToL1 + kStateRows) * k_dim) ahead.to_l1 = source + kRowsToL1 * k_dim;
+    if (far && left >= (kRowsInCache + kStateRows) * k_dim) ahead.to_l2 = source + kRowsInCache * k_dim;
+    return ahead;
+  }
+
+  const gdn::Workspace& w_;
+  const RecurrentHead& head_;
+  const GatedDeltaNetShape& shape_;
+  Index queries_;
+  Index count_;
+  float key_query_[kGatedDeltaNetChunk];
+};
 
 }  // namespace
 
-void read_gates(const gdn::Plan& plan, const gdn::Workspace& workspace, Index begin, Index count, Index head,
-                HeadGates& gates) noexcept {
-  const GatedDeltaNetArgs& args = *plan.args;
+void read_gates(const GatedDeltaNetArgs& args, Index begin, Index count, Index head, HeadGates& gates) noexcept {
   gates.decays = has_decay(args.rule);
   gates.falling = true;
   read_beta(args, begin, count, head, gates);
@@ -301,23 +339,41 @@ void read_gates(const gdn::Plan& plan, const gdn::Workspace& workspace, Index be
     gates.log_decay[t] = 0.0f;
     gates.factor[t] = 1.0f;
   }
-  if (!gates.decays) return;
-  if (args.shape.per_key) {
-    read_key_factors(args, workspace, begin, count, head);
-  } else {
-    read_head_decay(args, begin, count, head, gates);
+  if (gates.decays && !args.shape.per_key) read_head_decay(args, begin, count, head, gates);
+}
+
+void read_key_factors(const GatedDeltaNetArgs& args, const gdn::Workspace& w, Index begin, Index count,
+                      Index head) noexcept {
+  const std::int64_t size = args.gate_dtype == DType::f32 ? 4 : 2;
+  const Index k_dim = args.shape.k_dim;
+  for (Index t = 0; t < count; ++t) {
+    float* row = w.factors + t * w.kpad;
+    const std::int64_t at = (begin + t) * args.decay.token_stride + head * args.decay.head_stride;
+    load_row(static_cast<const std::byte*>(args.decay.data) + at * size, args.gate_dtype, k_dim, row, w.kpad);
+    for (Index i = 0; i < k_dim; i += kLanes) {
+      const V a = exp_any(gate_parameter(args.a_log, args.a_log_per_key, head, k_dim, i));
+      const V bias = gate_parameter(args.dt_bias, args.dt_bias_per_key, head, k_dim, i);
+      hn::StoreU(exp_any(activate(args, hn::LoadU(kF32, row + i), a, bias)), kF32, row + i);
+    }
   }
+}
+
+void fetch_first_rows(const GatedDeltaNetShape& shape, const float* state) noexcept {
+  const Index rows = shape.v_dim < kRowsInCache ? shape.v_dim : kRowsInCache;
+  for (Index at = 0; at < rows * shape.k_dim; at += kLine) __builtin_prefetch(state + at, 0, 2);
 }
 
 void recurrent_piece(const gdn::Plan& plan, const gdn::Workspace& workspace, Index count,
                      const RecurrentHead& head) noexcept {
-  const bool per_key = plan.args->shape.per_key && head.gates->decays;
-  if (has_delta(plan.args->rule)) {
-    per_key ? all_tokens<true, true>(plan, workspace, count, head)
-            : all_tokens<false, true>(plan, workspace, count, head);
+  const GatedDeltaNetShape& shape = plan.args->shape;
+  const auto run = [&]<class F>(F) { HeadPass<F>(plan, workspace, count, head).run(); };
+  const bool delta = has_delta(plan.args->rule);
+  if (shape.per_key && head.gates->decays) {
+    delta ? run(Form<true, true, 0>()) : run(Form<true, false, 0>());
+  } else if (delta && shape.k_dim == kUsualKeys) {
+    run(Form<false, true, kUsualKeys>());
   } else {
-    per_key ? all_tokens<true, false>(plan, workspace, count, head)
-            : all_tokens<false, false>(plan, workspace, count, head);
+    delta ? run(Form<false, true, 0>()) : run(Form<false, false, 0>());
   }
 }
 

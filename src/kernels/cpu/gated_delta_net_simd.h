@@ -1,8 +1,6 @@
 // Vector vocabulary of the GatedDeltaNet kernels beyond vector_math.h: rows in and out of f32, sums, transposition.
 #pragma once
 
-#include <hwy/cache_control.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
