@@ -294,7 +294,9 @@ template <typename T>
 std::int64_t page_spacing(std::int64_t depth) {
   constexpr std::int64_t kPage = 4096 / static_cast<std::int64_t>(sizeof(T));
   constexpr std::int64_t kMost = 8;
-  return depth >= kPage ? 1 : depth * kMost <= kPage ? kMost : (kPage + depth - 1) / depth;
+  if (depth == 0) return 1;
+  const std::int64_t spacing = (kPage + depth - 1) / depth;
+  return spacing < kMost ? spacing : kMost;
 }
 
 // Outputs [first, first + spacing * kTileOuts), those of a tile `spacing` apart.
