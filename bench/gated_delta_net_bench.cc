@@ -220,8 +220,7 @@ void run_case(const Case& c, int threads, double budget) {
   std::vector<Entry> entries;
   std::vector<Timed> slow{{"GatedDeltaNet", [&] { own.run(); }}};  // would eat the others' time
   std::vector<Timed> bodies{{"LinearAttention", [&] { linear.run(); }}};
-  for (const Level level : supported_levels()) {
-    if (level == Level::scalar) continue;
+  for (const Level level : vector_levels()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       entries.push_back({level, std::make_unique<Ours>(level, inputs, dtype, states, pool)});
       Ours* mine = entries.back().ours.get();

@@ -95,7 +95,7 @@ class Suite {
       enlist(
           {fmt::format("sluice/{}{}", level_name(level), suffix), shape, rows, pool.threads(), level, [=, this, &pool] {
              const WeightView weight = weights_.view(shape, (*next)++ % weights_.copies(shape, rows));
-             linear(level, {rows, buffers->x.data(), shape.in, weight, nullptr, buffers->y.data(), shape.out}, pool);
+             multiply(level, {rows, buffers->x.data(), shape.in, weight, nullptr, buffers->y.data(), shape.out}, pool);
            }});
     }
     add_peer(shape, rows, pool, suffix);
@@ -103,12 +103,18 @@ class Suite {
 
   void run() {
     ::benchmark::RunSpecifiedBenchmarks();
-    fmt::print("\n{:48} {:>10} {:>9} {:>7} {:>9} {:>7} {:>10}\n", "case", "us", "GB/s", "% read", "GFLOP/s", "% FMA",
-               "x MatMul");
+    fmt::print("\n{:48} {:>10} {:>9} {:>7} {:>9} {:>7} {:>8} {:>10}\n", "case", "us", "GB/s", "% read", "GFLOP/s",
+               "% FMA", "% tiles", "x MatMul");
     for (const auto& c : cases_) print_row(*c);
   }
 
  private:
+  // The scratch is kept, as a session's arena keeps it.
+  void multiply(Level level, const LinearArgs& args, ThreadPool& pool) {
+    scratch_.resize(std::max(scratch_.size(), linear_scratch_bytes(level, args)));
+    linear(level, args, scratch_, pool);
+  }
+
   void enlist(Case given) {
     cases_.push_back(std::make_unique<Case>(std::move(given)));
     Case* c = cases_.back().get();
@@ -170,7 +176,7 @@ class Suite {
     for (const Level level : supported_levels()) {
       if (level == Level::scalar) continue;
       std::vector<float> y(theirs.y.size());
-      linear(level, {rows, theirs.x.data(), shape.in, weights_.view(shape, 0), nullptr, y.data(), shape.out}, pool);
+      multiply(level, {rows, theirs.x.data(), shape.in, weights_.view(shape, 0), nullptr, y.data(), shape.out}, pool);
       for (std::size_t i = 0; i < y.size(); ++i) {
         const double difference = std::abs(double{y[i]} - theirs.y[i]);
         if (!(difference <= bound)) fail("element {}: {} and MatMul's {}, not timing them", i, y[i], theirs.y[i]);
@@ -201,11 +207,13 @@ class Suite {
       const bool same = other->shape.in == c.shape.in && other->shape.out == c.shape.out && other->rows == c.rows;
       if (other->level == Level::scalar && same && other->threads == c.threads) peer = other->seconds;
     }
-    fmt::print("{:48} {:10.1f} {:9.2f} {:7.1f} {:9.1f} {:7.1f} {:10.2f}\n", c.name, c.seconds * 1e6, gbs,
-               100 * gbs / roofs.read_gbs, gflops, 100 * gflops / roofs.fma_gflops, c.seconds / peer);
+    fmt::print("{:48} {:10.1f} {:9.2f} {:7.1f} {:9.1f} {:7.1f} {:8.1f} {:10.2f}\n", c.name, c.seconds * 1e6, gbs,
+               100 * gbs / roofs.read_gbs, gflops, 100 * gflops / roofs.fma_gflops,
+               roofs.tile_gflops > 0 && ours ? 100 * gflops / roofs.tile_gflops : 0, c.seconds / peer);
   }
 
   Weights weights_;
+  std::vector<std::byte> scratch_;
   std::vector<std::unique_ptr<Case>> cases_;
   std::map<const Case*, std::function<void()>> checks_;
   std::map<std::pair<Level, int>, Roofs> roofs_;

@@ -111,7 +111,7 @@ class Ours {
     args_.down = dense_experts(experts.down(), WeightFormat::bf16, in.shape.hidden, in.shape.intermediate);
     output.resize(count(in.shape.tokens * in.shape.hidden));
     args_.y = output.data();
-    scratch_.resize(moe_scratch_bytes(in.shape));
+    scratch_.resize(moe_scratch_bytes(level, args_));
   }
   void run() {
     args_.x = in_.x_of(choice_);
@@ -126,7 +126,7 @@ class Ours {
     args.router_logits = in_.logits_of(0);
     std::vector<float> y(count(args.shape.tokens * args.shape.hidden));
     args.y = y.data();
-    std::vector<std::byte> scratch(moe_scratch_bytes(args.shape));
+    std::vector<std::byte> scratch(moe_scratch_bytes(Level::scalar, args));
     SerialExecutor serial;
     moe(Level::scalar, args, scratch, serial);
     return y;

@@ -94,16 +94,20 @@ function(sluice_fuzz name)
   target_link_libraries(${name} PRIVATE sluice_flags ${ARG_LIBRARIES})
 endfunction()
 
-# The instruction-set levels of kernels/cpu and their flags; each *.simd.cc is compiled once a level.
-set(SLUICE_LEVELS avx2 avx512)
+# The instruction-set levels of kernels/cpu and their flags; each *.simd.cc is compiled once a vector level, each *.amx.cc
+# for amx alone.
+set(SLUICE_VECTOR_LEVELS avx2 avx512)
 set(SLUICE_LEVEL_FLAGS_avx2 -march=haswell -maes -mpclmul)
 set(SLUICE_LEVEL_FLAGS_avx512 -march=skylake-avx512 -maes -mpclmul -mprefer-vector-width=512)
+set(SLUICE_LEVEL_FLAGS_amx ${SLUICE_LEVEL_FLAGS_avx512} -mamx-tile -mamx-bf16)
 
-# sluice_simd_sources(TARGET files...): compiles each file once a level, with SLUICE_LEVEL naming the level's namespace.
-function(sluice_simd_sources target)
-  foreach(level ${SLUICE_LEVELS})
+# sluice_level_sources(TARGET LEVELS ... SOURCES ...): compiles each file once a level, with SLUICE_LEVEL naming the
+# level's namespace.
+function(sluice_level_sources target)
+  cmake_parse_arguments(ARG "" "" "LEVELS;SOURCES" ${ARGN})
+  foreach(level ${ARG_LEVELS})
     set(objects ${target}_${level})
-    add_library(${objects} OBJECT ${ARGN})
+    add_library(${objects} OBJECT ${ARG_SOURCES})
     # Kernels neither throw nor catch; without exceptions an object needs no weak reference to a personality either.
     target_compile_options(${objects} PRIVATE ${SLUICE_LEVEL_FLAGS_${level}} -fno-math-errno -fno-trapping-math -fno-exceptions)
     target_compile_definitions(${objects} PRIVATE SLUICE_LEVEL=${level} HWY_COMPILE_ONLY_STATIC)

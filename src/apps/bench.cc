@@ -110,6 +110,7 @@ Json to_json(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, cons
   for (const Roofs& r : roofs) {
     Json row;
     row.set("threads", r.threads).set("fma_gflops", r.fma_gflops).set("read_gbs", r.read_gbs);
+    if (r.tile_gflops > 0) row.set("tile_gflops", r.tile_gflops);
     machine.push_back(std::move(row));
   }
   for (const Row& r : rows) {
@@ -125,13 +126,12 @@ Json to_json(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, cons
 
 void print_table(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, const WeightCost& cost) {
   for (const Roofs& r : roofs) {
-    fmt::print("{} thread{}: {:.0f} GFLOP/s f32 FMA, {:.1f} GB/s read\n", r.threads, r.threads == 1 ? "" : "s",
-               r.fma_gflops, r.read_gbs);
+    fmt::print("{}\n", describe(best_level(), r));
   }
   fmt::print("a token reads {} of weights; ONNX Runtime {}\n\n", human_bytes(static_cast<std::uint64_t>(cost.bytes)),
              runtime_version());
-  fmt::print("{:>7} {:>7}  {:>16} {:>10}  {:>16} {:>10}\n", "threads", "prompt", "prefill tok/s", "of roof",
-             "decode tok/s", "of roof");
+  fmt::print("{:>7} {:>7}  {:>16} {:>10}  {:>16} {:>10}\n", "threads", "prompt", "prefill tok/s", "of FMA",
+             "decode tok/s", "of read");
   for (const Row& r : rows) {
     fmt::print("{:>7} {:>7}  {:>16.1f} {:>9.0f}%  {:>16.2f} {:>9.0f}%\n", r.threads, r.prompt,
                r.prefill_tokens_per_second, 100 * r.prefill_share, r.decode_tokens_per_second, 100 * r.decode_share);

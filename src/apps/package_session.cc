@@ -22,6 +22,8 @@ RegisterOperators operators_at(Level level) {
       return register_at<Level::avx2>;
     case Level::avx512:
       return register_at<Level::avx512>;
+    case Level::amx:
+      return register_at<Level::amx>;
   }
   return nullptr;
 }
@@ -43,8 +45,9 @@ void add_session_options(CLI::App& command, SessionArguments& a) {
       ->check(CLI::IsMember({"auto", "stock", "sluice"}))
       ->capture_default_str();
   command
-      .add_option("--level", a.level, "Instruction set of our kernels: scalar | avx2 | avx512; default the best here")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
+      .add_option("--level", a.level,
+                  "Instruction set of our kernels: scalar | avx2 | avx512 | amx; default the best here")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "amx"}));
   command.add_flag("--spin", a.spin, "Worker threads spin between operators: faster on an idle machine");
   command.add_flag("--no-prepack", a.no_prepack, "Leave stock weights in the mapped file instead of repacking them");
 }

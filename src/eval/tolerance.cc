@@ -100,20 +100,23 @@ double Tolerance::of_state(const std::string& kind) const {
 Tolerance derive_tolerance(const ToleranceBasis& basis) {
   const Walk walk = walk_of(basis);
   const double least = Tolerance::kFloor * walk.u;
+  const double walks = basis.rounded_baseline ? std::sqrt(2.0) : 1;
+  const std::string both = basis.rounded_baseline ? "sqrt(2), as both sides round, x " : "";
   Tolerance t;
-  t.other_states = Tolerance::kMargin * walk.length();
-  t.logits = Tolerance::kMargin * walk.length() * basis.max_logit;
-  t.formula = fmt::format("{} x {} x {:.4g}, the largest logit", Tolerance::kMargin, walk.text(), basis.max_logit);
+  t.other_states = walks * Tolerance::kMargin * walk.length();
+  t.logits = t.other_states * basis.max_logit;
+  t.formula =
+      fmt::format("{}{} x {} x {:.4g}, the largest logit", both, Tolerance::kMargin, walk.text(), basis.max_logit);
   if (!basis.noise) return t;
   const double ratio = walk.length() / in_f32(walk).length();
-  const double measured = Tolerance::kMeasuredMargin * basis.noise->logits * ratio;
-  std::string seen = fmt::format("{} x {:.3g}, the f32 rounding noise of the reference on these tokens",
+  const double measured = walks * Tolerance::kMeasuredMargin * basis.noise->logits * ratio;
+  std::string seen = fmt::format("{}{} x {:.3g}, the f32 rounding noise of the reference on these tokens", both,
                                  Tolerance::kMeasuredMargin, basis.noise->logits);
   if (ratio > 1) seen += fmt::format(", x {:.3g} = {} / {}", ratio, walk.text(), in_f32(walk).text());
   t.formula = measured > t.logits ? seen : t.formula + ", above " + seen;
   t.logits = std::max(measured, t.logits);
   for (const auto& [kind, noise] : basis.noise->states) {
-    t.states[kind] = std::max(Tolerance::kStateMargin * noise * ratio, least);
+    t.states[kind] = std::max(walks * Tolerance::kStateMargin * noise * ratio, least);
   }
   return t;
 }

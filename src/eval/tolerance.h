@@ -9,6 +9,7 @@
 //   tolerance = kMeasuredMargin * noise * walk / (the walk of f32)
 // Elsewhere it is assumed to be kMargin (float32 runs of the golden models differ from float64 by 0.3 to 4 times `walk`):
 //   tolerance = kMargin * walk * the largest logit
+// Where the baseline is rounded too, being another package, the difference is of two such walks, sqrt(2) times as long.
 // The larger of the two holds for logits: the noise of few tokens is one draw, and a lucky one refused correct packages
 // whose gate or activation another library rounds more coarsely (ten times the noise of the reference was seen).
 #pragma once
@@ -35,6 +36,7 @@ struct ToleranceBasis {
   std::int64_t tokens = 0;      // of the longest sequence
   double max_logit = 0;         // largest absolute logit of the baseline
   std::optional<RoundingNoise> noise;
+  bool rounded_baseline = false;  // it is a package, not f64
 };
 
 struct Tolerance {

@@ -100,6 +100,19 @@ TEST(Tolerance, scales_measured_noise_by_the_roundings_of_other_dtypes) {
   EXPECT_THAT(half.formula, testing::HasSubstr("0.0001, the f32 rounding noise"));
 }
 
+TEST(Tolerance, of_two_rounded_sides_is_that_of_two_independent_walks) {
+  const RoundingNoise noise{1e-3, {{"conv", 1e-5}}};
+  const Manifest m = four_layers(DType::f32);
+  for (const auto& measured : {std::optional<RoundingNoise>(), std::optional<RoundingNoise>(noise)}) {
+    const Tolerance exact = derive_tolerance({m, DType::f32, 10, 1, measured});
+    const Tolerance rounded = derive_tolerance({m, DType::f32, 10, 1, measured, true});
+    EXPECT_DOUBLE_EQ(rounded.logits, std::sqrt(2.0) * exact.logits);
+    EXPECT_DOUBLE_EQ(rounded.of_state("conv"), std::sqrt(2.0) * exact.of_state("conv"));
+    EXPECT_DOUBLE_EQ(rounded.of_state("key"), std::sqrt(2.0) * exact.of_state("key"));
+    EXPECT_THAT(rounded.formula, testing::StartsWith("sqrt(2), as both sides round, x "));
+  }
+}
+
 // Few tokens may show little noise: what is allowed without a measurement is allowed with one.
 TEST(Tolerance, of_logits_never_falls_below_the_unmeasured_one) {
   for (const DType activation : {DType::f32, DType::f16}) {

@@ -218,7 +218,8 @@ struct Basis {
   Manifest manifest;        // whose roundings count
   std::int64_t tokens = 0;  // of the longest sequence
   std::optional<RoundingNoise> noise = std::nullopt;
-  double epsilon_share = 0;  // what another q/k epsilon adds to what logits may differ by
+  double epsilon_share = 0;       // what another q/k epsilon adds to what logits may differ by
+  bool rounded_baseline = false;  // a package
 };
 
 BaselineResult conclude(const Context& context, const LogitsSource& baseline, std::span<const Trial> trials,
@@ -231,7 +232,8 @@ BaselineResult conclude(const Context& context, const LogitsSource& baseline, st
   const DType narrowed = narrowed_weights(context, basis.manifest);
   result.routing_may_flip =
       basis.manifest.model.experts > 0 && !(basis.manifest.activation == DType::f32 && narrowed == DType::f32);
-  result.tolerance = derive_tolerance({basis.manifest, narrowed, basis.tokens, max_logit, basis.noise});
+  result.tolerance =
+      derive_tolerance({basis.manifest, narrowed, basis.tokens, max_logit, basis.noise, basis.rounded_baseline});
   result.allowed = result.tolerance.logits + basis.epsilon_share;
   for (const Trial& t : trials) {
     const ProcedureComparison& c = t.comparison;
@@ -320,7 +322,8 @@ BaselineResult verify_against(const Context& context, std::span<const TokenSeque
   run_trials(context, *baseline, sequences, pointers(trials));
   // The roundings of the coarser of the two count.
   const bool other_coarser = unit_roundoff(b.activation) > unit_roundoff(a.activation);
-  BaselineResult result = conclude(context, *baseline, trials, {other_coarser ? b : a, longest(sequences), noise});
+  BaselineResult result =
+      conclude(context, *baseline, trials, {other_coarser ? b : a, longest(sequences), noise, 0, true});
   if (a.qk_norm_epsilon != b.qk_norm_epsilon) {
     result.notices.push_back(fmt::format(
         "the packages normalise q and k with epsilons {:g} and {:g}: the effect counts as a difference here",

@@ -22,8 +22,9 @@ class Linear {
     const WeightView weight = weight_ ? *weight_ : validate_linear_weight(context.input_in_place(1));
     LinearCall call = validate_linear(context.input(0), weight, context.input(2));
     call.args.y = static_cast<float*>(context.output(0, DType::f32, call.output));
+    const Scratch scratch = context.scratch(linear_scratch_bytes(level_, call.args));
     SessionExecutor executor = context.executor();
-    linear(level_, call.args, executor);
+    linear(level_, call.args, scratch.bytes(), executor);
   }
 
  private:

@@ -28,7 +28,7 @@ class Moe {
     const Argument x = context.input(0);
     MoeArgs args = validate_moe(attributes_, weights, x, context.input(1));
     args.y = static_cast<float*>(context.output(0, DType::f32, x.shape));
-    const Scratch scratch = context.scratch(moe_scratch_bytes(args.shape));
+    const Scratch scratch = context.scratch(moe_scratch_bytes(level_, args));
     SessionExecutor executor = context.executor();
     moe(level_, args, scratch.bytes(), executor);
   }

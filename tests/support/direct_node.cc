@@ -155,7 +155,7 @@ class DirectRun {
   void linear() {
     LinearCall call = validate_linear(input(0), validate_linear_weight(input(1)), input(2));
     call.args.y = static_cast<float*>(output(0, DType::f32, call.output));
-    sluice::linear(level_, call.args, executor_);
+    sluice::linear(level_, call.args, scratch(linear_scratch_bytes(level_, call.args)), executor_);
     keep_outputs();
   }
 
@@ -165,7 +165,7 @@ class DirectRun {
     MoeArgs args =
         validate_moe(attributes, validate_moe_weights(attributes, input(2), input(3), input(4)), x, input(1));
     args.y = static_cast<float*>(output(0, DType::f32, x.shape));
-    sluice::moe(level_, args, scratch(moe_scratch_bytes(args.shape)), executor_);
+    sluice::moe(level_, args, scratch(moe_scratch_bytes(level_, args)), executor_);
     keep_outputs();
   }
 

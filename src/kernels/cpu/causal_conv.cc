@@ -104,6 +104,7 @@ void causal_conv(Level level, const CausalConvArgs& args, std::span<std::byte> s
       case Level::avx2:
         return avx2::causal_conv_block(args, block);
       case Level::avx512:
+      case Level::amx:
         return avx512::causal_conv_block(args, block);
     }
   };

@@ -104,6 +104,7 @@ ConvertCounts convert(Level level, const ConvertArgs& args) noexcept {
       avx2::convert_span(args, counts);
       break;
     case Level::avx512:
+    case Level::amx:
       avx512::convert_span(args, counts);
       break;
   }

@@ -31,6 +31,7 @@ void gated_add(Level level, const GatedAddArgs& args, Executor& executor) noexce
       case Level::avx2:
         return avx2::gated_add_rows(args, begin, end);
       case Level::avx512:
+      case Level::amx:
         return avx512::gated_add_rows(args, begin, end);
     }
   });

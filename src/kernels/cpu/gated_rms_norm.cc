@@ -41,6 +41,7 @@ void gated_rms_norm(Level level, const GatedRmsNormArgs& args, Executor& executo
       case Level::avx2:
         return avx2::gated_rms_norm_groups(args, begin, end);
       case Level::avx512:
+      case Level::amx:
         return avx512::gated_rms_norm_groups(args, begin, end);
     }
   });

@@ -7,13 +7,16 @@
 
 namespace sluice {
 
-// scalar is the specification; avx2 needs AVX2, FMA, F16C, BMI2; avx512 needs F, BW, CD, DQ, VL beside them.
-enum class Level { scalar, avx2, avx512 };
+// scalar is the specification; avx2 needs AVX2, FMA, F16C, BMI2; avx512 needs F, BW, CD, DQ, VL beside them. amx is avx512
+// but for products with bf16 weights, which it takes in AMX's tiles (linear.h); it needs AMX-TILE and AMX-BF16 too.
+enum class Level { scalar, avx2, avx512, amx };
 
-// The best level this processor and operating system support.
+// The best level this processor and operating system support. Asks Linux to let this process use AMX's tiles.
 Level best_level() noexcept;
 // Every level that runs here, scalar first: what a test loops over.
 std::vector<Level> supported_levels();
+// Those of them at which every operator has kernels of its own: avx2, avx512.
+std::vector<Level> vector_levels();
 
 std::string_view level_name(Level level) noexcept;
 std::optional<Level> level_from_name(std::string_view name) noexcept;

@@ -38,6 +38,7 @@ void linear_attention_gate(Level level, const LinearAttentionGateArgs& args, Exe
       case Level::avx2:
         return avx2::linear_attention_gate_tokens(args, begin, end);
       case Level::avx512:
+      case Level::amx:
         return avx512::linear_attention_gate_tokens(args, begin, end);
     }
   });

@@ -1,6 +1,7 @@
 // The part of Linear that is compiled once a level: a block of rows against a block of outputs, on one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/level.h"
@@ -18,6 +19,7 @@ struct LinearBlock {
   const float* bias = nullptr;  // [weight.rows] or null, any alignment
   float* y = nullptr;           // [rows, weight.rows] f32, y_stride elements from row to row
   std::int64_t y_stride = 0;
+  const std::byte* packed = nullptr;  // the rows as linear_pack() leaves them, where the whole weight takes them packed
 };
 
 namespace avx2 {
@@ -26,15 +28,26 @@ void linear_block(const LinearBlock& block) noexcept;
 namespace avx512 {
 void linear_block(const LinearBlock& block) noexcept;
 }
+namespace amx {
+std::size_t packed_bytes(std::int64_t rows, std::int64_t depth) noexcept;
+void pack_rows(const LinearBlock& block, std::byte* packed) noexcept;
+void linear_block(const LinearBlock& block) noexcept;
+}  // namespace amx
 
 // The block function of a level; the scalar one is the specification.
 void linear_block(Level level, const LinearBlock& block) noexcept;
+
+// Bytes that `rows` rows take when packed for products with a weight; 0 where it is multiplied by the rows as they are.
+std::size_t linear_packed_bytes(Level level, std::int64_t rows, const WeightView& weight) noexcept;
+// Packs a block's rows; those from a multiple of 16 on start linear_packed_bytes() of the rows before them further on.
+// `packed` is a multiple of 64.
+void linear_pack(const LinearBlock& block, std::byte* packed) noexcept;
 
 // How a product is cut into items, by its shape alone: `outs` outputs by `rows` rows each.
 struct LinearCut {
   std::int64_t outs = 0;
   std::int64_t rows = 0;
 };
-LinearCut linear_cut(std::int64_t rows, const WeightView& weight) noexcept;
+LinearCut linear_cut(Level level, std::int64_t rows, const WeightView& weight) noexcept;
 
 }  // namespace sluice

@@ -123,7 +123,7 @@ void moe_route(const MoeArgs& args, std::int64_t token, float* p, std::int32_t* 
 }
 
 void moe(Level level, const MoeArgs& args, std::span<std::byte> scratch, Executor& executor) noexcept {
-  SLUICE_CHECK(scratch.size() >= moe_scratch_bytes(args.shape));
+  SLUICE_CHECK(scratch.size() >= moe_scratch_bytes(level, args));
   if (level != Level::scalar) return moe_grouped(level, args, scratch, executor);
   moe_scalar(args, scratch);
 }

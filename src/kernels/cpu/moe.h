@@ -56,9 +56,9 @@ struct MoeArgs {
   float* y = nullptr;  // [T, H] f32; may not overlap x
 };
 
-// Bytes of scratch (any alignment) that moe() needs. The extents must have been checked: no product of theirs
-// overflows.
-std::size_t moe_scratch_bytes(const MoeShape& shape) noexcept;
+// Bytes of scratch (any alignment) that moe() needs for these extents and weight formats. The extents must have been
+// checked: no product of theirs overflows.
+std::size_t moe_scratch_bytes(Level level, const MoeArgs& args) noexcept;
 
 // NaN logits give NaN outputs for that token, never a crash.
 void moe(Level level, const MoeArgs& args, std::span<std::byte> scratch, Executor& executor) noexcept;

@@ -24,6 +24,7 @@ struct Scratch {
   float* hidden;         // [slots, intermediate]: the gate's product, then gated
   float* up;             // [slots, intermediate]
   float* out;            // [slots, hidden]
+  std::byte* packed;     // [slots] rows of x, later of hidden, as the level's products take them
 };
 
 // Tokens worked on together: all, unless their slots would take more than about 128 MB.
@@ -34,15 +35,24 @@ std::int64_t chunk_tokens(const MoeShape& shape) noexcept {
                                   std::max<std::int64_t>(shape.tokens, 64));
 }
 
+// The matrix by which x is multiplied, and that by which the gated hidden values are.
+WeightView in_matrix(const MoeArgs& args, const ExpertWeights& weights, std::int64_t expert) noexcept {
+  return expert_matrix(weights, expert, args.shape.intermediate, args.shape.hidden);
+}
+WeightView out_matrix(const MoeArgs& args, std::int64_t expert) noexcept {
+  return expert_matrix(args.down, expert, args.shape.hidden, args.shape.intermediate);
+}
+
 // Lays the arrays out from `base`; returns their end. A null base measures.
-std::byte* lay_out(const MoeShape& shape, std::byte* base, Scratch& s) noexcept {
+std::byte* lay_out(Level level, const MoeArgs& args, std::byte* base, Scratch& s) noexcept {
+  const MoeShape& shape = args.shape;
   const std::int64_t tokens = std::min(chunk_tokens(shape), shape.tokens);
   const std::int64_t slots = tokens * shape.k;
   std::uintptr_t at = reinterpret_cast<std::uintptr_t>(base);
   const auto take = [&at](auto*& array, std::int64_t count) {
     at = (at + 63) / 64 * 64;
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
-    at += static_cast<std::uintptr_t>(count) * 4;
+    at += static_cast<std::uintptr_t>(count) * sizeof(*array);
   };
   take(s.p, tokens * shape.experts);
   take(s.weight, slots);
@@ -54,6 +64,10 @@ std::byte* lay_out(const MoeShape& shape, std::byte* base, Scratch& s) noexcept 
   take(s.hidden, slots * shape.intermediate);
   take(s.up, slots * shape.intermediate);
   take(s.out, slots * shape.hidden);
+  std::size_t packed = 0;
+  for (const WeightView& weight : {in_matrix(args, args.gate, 0), in_matrix(args, args.up, 0), out_matrix(args, 0)})
+    packed = std::max(packed, linear_packed_bytes(level, slots, weight));
+  take(s.packed, static_cast<std::int64_t>(packed));
   return reinterpret_cast<std::byte*>(at);
 }
 
@@ -82,19 +96,19 @@ struct Piece {
 
 // Runs body(piece) over all experts' slots by [outs, cols], each cut by its own shape.
 template <typename Body>
-void for_pieces(const MoeShape& shape, const Scratch& s, const WeightView& weight, Executor& executor,
+void for_pieces(Level level, const MoeShape& shape, const Scratch& s, const WeightView& weight, Executor& executor,
                 Body body) noexcept {
   const auto rows_of = [&](std::int64_t e) { return std::int64_t{s.first[e + 1]} - s.first[e]; };
   s.item[0] = 0;
   for (std::int64_t e = 0; e < shape.experts; ++e) {
-    const LinearCut cut = linear_cut(rows_of(e), weight);
+    const LinearCut cut = linear_cut(level, rows_of(e), weight);
     const std::int64_t items = ceil_div(weight.rows, cut.outs) * ceil_div(rows_of(e), cut.rows);
     s.item[e + 1] = s.item[e] + static_cast<std::int32_t>(items);
   }
   parallel_for(executor, s.item[shape.experts], [&](std::int64_t item) noexcept {
     const std::int32_t* above = std::upper_bound(s.item, s.item + shape.experts + 1, static_cast<std::int32_t>(item));
     const std::int64_t e = above - s.item - 1;
-    const LinearCut cut = linear_cut(rows_of(e), weight);
+    const LinearCut cut = linear_cut(level, rows_of(e), weight);
     const std::int64_t row_blocks = ceil_div(rows_of(e), cut.rows);
     const std::int64_t m = (item - s.item[e]) % row_blocks * cut.rows;
     const std::int64_t n = (item - s.item[e]) / row_blocks * cut.outs;
@@ -102,38 +116,55 @@ void for_pieces(const MoeShape& shape, const Scratch& s, const WeightView& weigh
   });
 }
 
-void hidden_piece(Level level, const MoeArgs& args, const float* x, const Scratch& s, const Piece& piece) noexcept {
-  const MoeShape& shape = args.shape;
-  const std::int64_t at = piece.slot * shape.intermediate + piece.out;
+// The rows of x that a piece's slots chose, by no weight yet.
+LinearBlock rows_of_x(const MoeArgs& args, const float* x, const Scratch& s, std::int64_t slot,
+                      std::int64_t rows) noexcept {
   LinearBlock block;
   block.x = x;
-  block.x_stride = shape.hidden;
-  block.x_rows = s.token + piece.slot;
-  block.rows = piece.rows;
-  block.y_stride = shape.intermediate;
-  block.weight =
-      weight_rows(expert_matrix(args.gate, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
-  block.y = s.hidden + at;
-  linear_block(level, block);
-  block.weight =
-      weight_rows(expert_matrix(args.up, piece.expert, shape.intermediate, shape.hidden), piece.out, piece.outs);
-  block.y = s.up + at;
-  linear_block(level, block);
-  const GateBlock gated{args.activation, piece.rows, piece.outs, s.hidden + at, s.up + at, shape.intermediate};
-  return level == Level::avx512 ? avx512::gate_block(gated) : avx2::gate_block(gated);
+  block.x_stride = args.shape.hidden;
+  block.x_rows = s.token + slot;
+  block.rows = rows;
+  return block;
 }
 
-void out_piece(Level level, const MoeArgs& args, const Scratch& s, const Piece& piece) noexcept {
-  const MoeShape& shape = args.shape;
+LinearBlock rows_of_hidden(const MoeArgs& args, const Scratch& s, std::int64_t slot, std::int64_t rows) noexcept {
   LinearBlock block;
-  block.x = s.hidden + piece.slot * shape.intermediate;
-  block.x_stride = shape.intermediate;
-  block.rows = piece.rows;
-  block.weight =
-      weight_rows(expert_matrix(args.down, piece.expert, shape.hidden, shape.intermediate), piece.out, piece.outs);
-  block.y = s.out + piece.slot * shape.hidden + piece.out;
-  block.y_stride = shape.hidden;
+  block.x = s.hidden + slot * args.shape.intermediate;
+  block.x_stride = args.shape.intermediate;
+  block.rows = rows;
+  return block;
+}
+
+// Packs every expert's rows, as rows(slot, count) gives them, for products with `weight`.
+template <typename Rows>
+void pack(Level level, const MoeArgs& args, const Scratch& s, const WeightView& weight, Executor& executor,
+          Rows rows) noexcept {
+  if (linear_packed_bytes(level, 1, weight) == 0) return;
+  parallel_for(executor, args.shape.experts, [&](std::int64_t e) noexcept {
+    LinearBlock block = rows(s.first[e], std::int64_t{s.first[e + 1]} - s.first[e]);
+    block.weight = weight;
+    linear_pack(block, s.packed + linear_packed_bytes(level, s.first[e], weight));
+  });
+}
+
+// block.y = the block's rows by a piece's outputs of `weight`, [slots, weight.rows] from `to` on.
+void multiply(Level level, LinearBlock block, const WeightView& weight, const Scratch& s, const Piece& piece,
+              float* to) noexcept {
+  block.weight = weight_rows(weight, piece.out, piece.outs);
+  if (linear_packed_bytes(level, 1, weight) > 0)
+    block.packed = s.packed + linear_packed_bytes(level, piece.slot, weight);
+  block.y = to + piece.slot * weight.rows + piece.out;
+  block.y_stride = weight.rows;
   linear_block(level, block);
+}
+
+void hidden_piece(Level level, const MoeArgs& args, const float* x, const Scratch& s, const Piece& piece) noexcept {
+  const LinearBlock block = rows_of_x(args, x, s, piece.slot, piece.rows);
+  multiply(level, block, in_matrix(args, args.gate, piece.expert), s, piece, s.hidden);
+  multiply(level, block, in_matrix(args, args.up, piece.expert), s, piece, s.up);
+  const std::int64_t stride = args.shape.intermediate, at = piece.slot * stride + piece.out;
+  const GateBlock gated{args.activation, piece.rows, piece.outs, s.hidden + at, s.up + at, stride};
+  return level == Level::avx2 ? avx2::gate_block(gated) : avx512::gate_block(gated);
 }
 
 // Tokens [first, first + tokens).
@@ -151,10 +182,18 @@ void run_chunk(Level level, const MoeArgs& args, std::int64_t first, std::int64_
   });
   group(shape, tokens, s);
   const float* x = args.x + first * shape.hidden;
-  for_pieces(shape, s, expert_matrix(args.gate, 0, shape.intermediate, shape.hidden), executor,
+  const WeightView gate = in_matrix(args, args.gate, 0), up = in_matrix(args, args.up, 0), down = out_matrix(args, 0);
+  const bool gate_is_packed = linear_packed_bytes(level, 1, gate) > 0;  // the two may differ in their format
+  pack(level, args, s, gate_is_packed ? gate : up, executor,
+       [&](std::int64_t slot, std::int64_t rows) noexcept { return rows_of_x(args, x, s, slot, rows); });
+  for_pieces(level, shape, s, gate, executor,
              [&](const Piece& piece) noexcept { hidden_piece(level, args, x, s, piece); });
-  for_pieces(shape, s, expert_matrix(args.down, 0, shape.hidden, shape.intermediate), executor,
-             [&](const Piece& piece) noexcept { out_piece(level, args, s, piece); });
+  pack(level, args, s, down, executor,
+       [&](std::int64_t slot, std::int64_t rows) noexcept { return rows_of_hidden(args, s, slot, rows); });
+  for_pieces(level, shape, s, down, executor, [&](const Piece& piece) noexcept {
+    const LinearBlock block = rows_of_hidden(args, s, piece.slot, piece.rows);
+    multiply(level, block, out_matrix(args, piece.expert), s, piece, s.out);
+  });
   for_tokens([&](std::int64_t t) noexcept {
     const MixRow row{shape.k,
                      shape.hidden,
@@ -162,20 +201,20 @@ void run_chunk(Level level, const MoeArgs& args, std::int64_t first, std::int64_
                      s.slot + t * shape.k,
                      s.weight + t * shape.k,
                      args.y + (first + t) * shape.hidden};
-    return level == Level::avx512 ? avx512::mix_row(row) : avx2::mix_row(row);
+    return level == Level::avx2 ? avx2::mix_row(row) : avx512::mix_row(row);
   });
 }
 
 }  // namespace
 
-std::size_t moe_scratch_bytes(const MoeShape& shape) noexcept {
+std::size_t moe_scratch_bytes(Level level, const MoeArgs& args) noexcept {
   Scratch s;
-  return reinterpret_cast<std::uintptr_t>(lay_out(shape, nullptr, s)) + 63;
+  return reinterpret_cast<std::uintptr_t>(lay_out(level, args, nullptr, s)) + 63;
 }
 
 void moe_grouped(Level level, const MoeArgs& args, std::span<std::byte> scratch, Executor& executor) noexcept {
   Scratch s;
-  lay_out(args.shape, scratch.data(), s);
+  lay_out(level, args, scratch.data(), s);
   const std::int64_t chunk = chunk_tokens(args.shape);
   for (std::int64_t first = 0; first < args.shape.tokens; first += chunk) {
     run_chunk(level, args, first, std::min(chunk, args.shape.tokens - first), s, executor);

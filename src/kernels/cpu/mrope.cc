@@ -64,6 +64,7 @@ void mrope(Level level, const MropeArgs& args, Executor& executor) noexcept {
       case Level::avx2:
         return avx2::mrope_tokens(args, begin, end);
       case Level::avx512:
+      case Level::amx:
         return avx512::mrope_tokens(args, begin, end);
     }
   });

@@ -24,12 +24,12 @@ struct LevelFunctions {
 };
 
 LevelFunctions functions_of(Level level) noexcept {
-  if (level == Level::avx512) {
-    return {avx512::paged_write_cache, avx512::paged_prepare_queries, avx512::paged_attend_segment,
-            avx512::paged_merge_segment, avx512::paged_finish_tile};
+  if (level == Level::avx2) {
+    return {avx2::paged_write_cache, avx2::paged_prepare_queries, avx2::paged_attend_segment, avx2::paged_merge_segment,
+            avx2::paged_finish_tile};
   }
-  return {avx2::paged_write_cache, avx2::paged_prepare_queries, avx2::paged_attend_segment, avx2::paged_merge_segment,
-          avx2::paged_finish_tile};
+  return {avx512::paged_write_cache, avx512::paged_prepare_queries, avx512::paged_attend_segment,
+          avx512::paged_merge_segment, avx512::paged_finish_tile};
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }

@@ -14,9 +14,10 @@ namespace sluice {
 // Figures of all threads of the pool together.
 struct Roofs {
   int threads = 1;
-  double fma_gflops = 0;  // f32 fused multiply-adds, two operations each, at the level's vector width
-  double read_gbs = 0;    // bytes read a second / 1e9, from a buffer of `bytes`
-  double rmw_gbs = 0;     // bytes read + bytes written a second / 1e9, updating such a buffer in place
+  double fma_gflops = 0;   // f32 fused multiply-adds, two operations each, at the level's vector width
+  double tile_gflops = 0;  // f32 by bf16 products in AMX's tiles, exact as Linear takes them; 0 below that level
+  double read_gbs = 0;     // bytes read a second / 1e9, from a buffer of `bytes`
+  double rmw_gbs = 0;      // bytes read + bytes written a second / 1e9, updating such a buffer in place
 };
 
 // Best of many short runs each, so that a busy machine still shows its roofs; takes about a second. `bytes`: the buffer's
