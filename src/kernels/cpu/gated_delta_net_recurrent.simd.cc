@@ -281,7 +281,7 @@ class HeadPass {
     step.tail = hn::FirstN(kF32, static_cast<std::size_t>(shape_.k_dim % kLanes));
     step.factor = hn::Set(kF32, head_.gates->factor[t]);
     step.factor4 = hn::Set(kF32x4, head_.gates->factor[t]);
-    step.factors = w_.factors + t * w_.kpad;
+    if constexpr (F::kPerKey) step.factors = w_.factors + t * w_.kpad;
     step.key = w_.keys + t * w_.kpad;
     step.sum_key = (F::kPerKey ? w_.decayed_keys : w_.keys) + t * w_.kpad;
     step.query = (F::kPerKey ? w_.decayed_queries : w_.queries) + t * w_.kpad;
