@@ -61,7 +61,7 @@ LinearCut tile_cut(std::int64_t rows, const WeightView& weight) noexcept {
   // rows stays in the second-level cache while the outputs pass over it, as many as are worth its reading.
   constexpr std::int64_t kPair = 32;  // outputs, and rows, that two tiles hold
   constexpr std::int64_t kPage = 4096;
-  constexpr std::int64_t kMostRows = 192, kMostOuts = 1024;
+  constexpr std::int64_t kMostRows = 192, kMostOuts = 256;
   if (rows <= kPair) return {ceil_div(kPage, weight.cols * 2) * kPair, kPair};
   return {even(std::max<std::int64_t>(weight.rows, 1), kMostOuts, kPair), even(rows, kMostRows, kPair)};
 }
