@@ -100,10 +100,10 @@ Row measure(const Session& session, const BenchArguments& a, std::int64_t prompt
   return row;
 }
 
-Json to_json(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, const WeightCost& cost) {
+Json to_json(const std::vector<Row>& rows, Level level, const std::vector<Roofs>& roofs, const WeightCost& cost) {
   Json out;
   out.set("runtime", runtime_version());
-  out.set("level", std::string(level_name(best_level())));
+  out.set("level", std::string(level_name(level)));
   out.set("weight_bytes_per_token", cost.bytes);
   out.set("peak_resident_bytes", peak_resident_bytes());
   Json::Array machine, results;
@@ -124,9 +124,9 @@ Json to_json(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, cons
   return out;
 }
 
-void print_table(const std::vector<Row>& rows, const std::vector<Roofs>& roofs, const WeightCost& cost) {
+void print_table(const std::vector<Row>& rows, Level level, const std::vector<Roofs>& roofs, const WeightCost& cost) {
   for (const Roofs& r : roofs) {
-    fmt::print("{}\n", describe(best_level(), r));
+    fmt::print("{}\n", describe(level, r));
   }
   fmt::print("a token reads {} of weights; ONNX Runtime {}\n\n", human_bytes(static_cast<std::uint64_t>(cost.bytes)),
              runtime_version());
@@ -149,12 +149,13 @@ int run_bench(const BenchArguments& a) {
            manifest.model.context_length);
     }
   }
+  const Level level = chosen_level(a.session);
   std::vector<Row> rows;
   std::vector<Roofs> roofs;
   for (const int threads : a.threads) {
     const Session session(a.package, session_options(a.session, manifest, threads));
     ThreadPool pool(threads);
-    roofs.push_back(measure_roofs(best_level(), pool));
+    roofs.push_back(measure_roofs(level, pool));
     for (const std::int64_t prompt : a.prompts) {
       Row row = measure(session, a, prompt, threads);
       row.prefill_share = row.prefill_tokens_per_second * 2 * cost.elements / (roofs.back().fma_gflops * 1e9);
@@ -163,9 +164,9 @@ int run_bench(const BenchArguments& a) {
     }
   }
   if (a.common.json) {
-    fmt::print("{}\n", to_json(rows, roofs, cost).dump());
+    fmt::print("{}\n", to_json(rows, level, roofs, cost).dump());
   } else {
-    print_table(rows, roofs, cost);
+    print_table(rows, level, roofs, cost);
   }
   return kDone;
 }

@@ -28,16 +28,6 @@ RegisterOperators operators_at(Level level) {
   return nullptr;
 }
 
-Level chosen_level(const std::string& name) {
-  if (name.empty()) return best_level();
-  const auto level = level_from_name(name);
-  const auto supported = supported_levels();
-  if (!level || std::find(supported.begin(), supported.end(), *level) == supported.end()) {
-    fail("--level {}: not a level this processor runs; the best is {}", name, level_name(best_level()));
-  }
-  return *level;
-}
-
 }  // namespace
 
 void add_session_options(CLI::App& command, SessionArguments& a) {
@@ -52,6 +42,17 @@ void add_session_options(CLI::App& command, SessionArguments& a) {
   command.add_flag("--no-prepack", a.no_prepack, "Leave stock weights in the mapped file instead of repacking them");
 }
 
+Level chosen_level(const SessionArguments& arguments) {
+  const std::string& name = arguments.level;
+  if (name.empty()) return best_level();
+  const auto level = level_from_name(name);
+  const auto supported = supported_levels();
+  if (!level || std::find(supported.begin(), supported.end(), *level) == supported.end()) {
+    fail("--level {}: not a level this processor runs; the best is {}", name, level_name(best_level()));
+  }
+  return *level;
+}
+
 SessionOptions session_options(const SessionArguments& a, const Manifest& manifest, int threads) {
   SessionOptions options;
   const bool own = a.operators == "sluice" || (a.operators == "auto" && manifest.target != "ort-cpu");
@@ -61,7 +62,7 @@ SessionOptions session_options(const SessionArguments& a, const Manifest& manife
   if (!own && !a.level.empty()) {
     fail("--level {}: stock kernels run this package; --operators sluice brings those that have a level", a.level);
   }
-  if (own) options.register_operators = operators_at(chosen_level(a.level));
+  if (own) options.register_operators = operators_at(chosen_level(a));
   options.threads = threads;
   options.spin = a.spin;
   options.prepack = !a.no_prepack;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "kernels/cpu/level.h"
 #include "package/manifest.h"
 #include "session/session.h"
 
@@ -20,6 +21,9 @@ struct SessionArguments {
 
 // --operators, --level, --spin and --no-prepack.
 void add_session_options(CLI::App& command, SessionArguments& arguments);
+
+// --level, or the best here. Throws Error for a level that this processor lacks.
+Level chosen_level(const SessionArguments& arguments);
 
 // The options a Session takes. `auto` uses stock operators where the package's target is stock ONNX Runtime on a CPU,
 // so that what runs here is what runs there, and our own elsewhere. Throws Error for a level that this processor lacks.

@@ -76,6 +76,13 @@ class Commands(unittest.TestCase):
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertTrue(json.loads(result.stdout))
 
+    def test_bench_reports_the_level_that_ran(self):
+        words = ["--prompt", "8", "--decode", "1", "--repeat", "1", "--bench-threads", "1", "--json", "--quiet"]
+        for level in ("scalar", "avx2"):
+            result = run("bench", self.root / "sluice", *words, "--level", level)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(json.loads(result.stdout)["level"], level)
+
     def test_a_result_that_cannot_be_written_is_an_error(self):
         for words in (["inspect", GOLDEN], ["inspect", GOLDEN, "--json"], ["--help"], ["--version"]):
             with open("/dev/full", "w", encoding="utf-8") as full:

@@ -207,7 +207,8 @@ HWY_INLINE void store_outs(const Target& t, Floats v, std::int64_t outs, float* 
   hn::ScatterIndex(v, kF32, to, hn::Mul(hn::Iota(indices, 0), hn::Set(indices, static_cast<int>(t.spacing))));
 }
 
-// The tiles flush subnormals and their rows of x are cut in parts: an infinity or a NaN is worth a second look in f32.
+// Sums that are not finite are taken again in f32: the cut of x may have made a NaN, of infinity less infinity or of a part
+// that is zero by an infinite weight.
 void mend(const Target& t, std::int64_t m, std::int64_t outs) {
   for (std::int64_t i = 0; i < outs; ++i) {
     const std::int64_t n = t.out + i * t.spacing;
@@ -278,6 +279,7 @@ HWY_INLINE void multiply(const Strip& strip, const Panels& panels, const Target&
   panels.rows[1] > 0 ? multiply_panels<2>(strip, panels, target) : multiply_panels<1>(strip, panels, target);
 }
 
+// The rows of a block by its outputs, a block of K and a strip of 32 outputs at a time.
 class Product {
  public:
   explicit Product(const LinearBlock& block)

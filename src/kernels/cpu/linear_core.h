@@ -28,7 +28,7 @@ void linear_block(const LinearBlock& block) noexcept;
 namespace avx512 {
 void linear_block(const LinearBlock& block) noexcept;
 }
-namespace amx {
+namespace amx {  // for bf16 weights and packed rows; see linear_pack()
 std::size_t packed_bytes(std::int64_t rows, std::int64_t depth) noexcept;
 void pack_rows(const LinearBlock& block, std::byte* packed) noexcept;
 void linear_block(const LinearBlock& block) noexcept;
