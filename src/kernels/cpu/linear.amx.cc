@@ -157,8 +157,10 @@ struct Strip {
   std::int64_t steps;
 };
 
-template <int kPanels>
-HWY_INLINE void multiply_strip(const Strip& strip, const Panels& panels) {
+// With kCopy, the weight's tiles are also written to `copy`, [step][tile][row] lines: what is read from memory once is then at
+// hand for the panels that follow.
+template <int kPanels, bool kCopy>
+HWY_INLINE void multiply_strip(const Strip& strip, const Panels& panels, std::byte* copy) {
   _tile_zero(0);
   _tile_zero(2);
   if constexpr (kPanels == 2) {
@@ -170,6 +172,11 @@ HWY_INLINE void multiply_strip(const Strip& strip, const Panels& panels) {
   for (std::int64_t step = 0; step < strip.steps; ++step, w += strip.step_bytes) {
     _tile_loadd(4, w, strip.row_bytes);
     _tile_loadd(5, w + strip.tile_bytes, strip.row_bytes);
+    if constexpr (kCopy) {
+      _tile_stored(4, copy, kLine);
+      _tile_stored(5, copy + kRows * kLine, kLine);
+      copy += kPair * kLine;
+    }
 #pragma GCC unroll 3
     for (int p = 0; p < kParts; ++p) {
       _tile_loadd(6, x0, stride0);
@@ -255,10 +262,10 @@ HWY_INLINE void put(const Target& t, const float* sums, std::int64_t rows) {
   }
 }
 
-template <int kPanels>
-HWY_INLINE void multiply_panels(const Strip& strip, const Panels& panels, const Target& target) {
+template <int kPanels, bool kCopy>
+HWY_INLINE void multiply_panels(const Strip& strip, const Panels& panels, const Target& target, std::byte* copy) {
   alignas(64) float sums[2][kPanels][kRows * kRows + kRows];
-  multiply_strip<kPanels>(strip, panels);
+  multiply_strip<kPanels, kCopy>(strip, panels, copy);
   _tile_stored(0, sums[0][0], 4 * panels.rows[0]);
   _tile_stored(2, sums[1][0], 4 * panels.rows[0]);
   if constexpr (kPanels == 2) {
@@ -276,7 +283,8 @@ HWY_INLINE void multiply_panels(const Strip& strip, const Panels& panels, const 
 }
 
 HWY_INLINE void multiply(const Strip& strip, const Panels& panels, const Target& target) {
-  panels.rows[1] > 0 ? multiply_panels<2>(strip, panels, target) : multiply_panels<1>(strip, panels, target);
+  panels.rows[1] > 0 ? multiply_panels<2, false>(strip, panels, target, nullptr)
+                     : multiply_panels<1, false>(strip, panels, target, nullptr);
 }
 
 // The rows of a block by its outputs, a block of K and a strip of 32 outputs at a time.
@@ -360,9 +368,17 @@ class Product {
   void pass_over(std::int64_t n, std::int64_t k) const {
     alignas(64) std::byte copied[(kBlock / kDepth + 1) * kStepBytes];
     const std::int64_t count = least(depth_ - k, kBlock);
-    copy(n, k, count, copied);
     const Strip strip{copied, kLine, kRows * kLine, kStepBytes, (count + kDepth - 1) / kDepth};
-    for (std::int64_t m = 0; m < block_.rows; m += kPair) {
+    std::int64_t m = 0;
+    if (count % kDepth == 0 && n + kPair <= outs_ && block_.rows >= kPair) {
+      configure(m);
+      const Strip there{weight(n) + k * kElement, row_bytes_, kRows * row_bytes_, kLine, strip.steps};
+      multiply_panels<2, true>(there, panels(m, k), target(n, 1, m, k), copied);
+      m += kPair;
+    } else {
+      copy(n, k, count, copied);
+    }
+    for (; m < block_.rows; m += kPair) {
       if (m == 0 || m + kPair >= block_.rows) configure(m);  // which also sees to it that the copy is in memory
       multiply(strip, panels(m, k), target(n, 1, m, k));
     }
