@@ -152,9 +152,14 @@ NodeCase random_paged(Choices& choices) {
   return make_paged(c);
 }
 
+// The extent of a matrix: from 64 on, products with it may be taken in tiles.
+std::int64_t random_extent(Choices& choices, std::int64_t low) {
+  return choices.chance(30) ? choices.integer(64, 150) : choices.integer(low, 40);
+}
+
 NodeCase random_linear(Choices& choices) {
   Draw draw(random_seed(choices));
-  const std::int64_t n = choices.integer(0, 40);
+  const std::int64_t n = random_extent(choices, 0);
   const std::int64_t k = choices.integer(0, 90);
   NodeCase node;
   node.domain = "sluice";
@@ -172,8 +177,8 @@ NodeCase random_linear(Choices& choices) {
 NodeCase random_moe(Choices& choices) {
   Draw draw(random_seed(choices));
   const std::int64_t tokens = choices.integer(0, 9);
-  const std::int64_t hidden = choices.integer(1, 20);
-  const std::int64_t intermediate = choices.integer(1, 20);
+  const std::int64_t hidden = random_extent(choices, 1);
+  const std::int64_t intermediate = random_extent(choices, 1);
   const std::int64_t experts = choices.integer(1, 6);
   const DType dtype = random_dtype(choices);
   const bool apart = choices.chance(50);
