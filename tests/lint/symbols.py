@@ -11,7 +11,8 @@ import tree
 
 # A weak symbol is merged with its namesakes at link time: one made with a level's flags would then run on machines without
 # them. In a namespace of its own level it has no namesakes.
-LEVELS = {"avx2": re.compile(r"4avx2|N_AVX2"), "avx512": re.compile(r"6avx512|N_AVX3")}
+# (amx uses the vectors of avx512, whose code it may share: what it adds, no compiler uses unasked.)
+LEVELS = {"avx2": re.compile(r"4avx2|N_AVX2"), "avx512": re.compile(r"6avx512|N_AVX3"), "amx": re.compile(r"3amx|N_AVX3")}
 LIBRARY_NEEDS = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 LIBRARY_EXPORTS = {"RegisterCustomOps"}
 NEWEST_GLIBC = (2, 34)  # Debian 12, Ubuntu 22.04, RHEL 9 and later have it
