@@ -7,6 +7,7 @@
 
 #include "base/float16.h"
 #include "kernels/cpu/gated_delta_net_plan.h"
+#include "kernels/cpu/rounding.h"
 
 namespace sluice {
 
@@ -212,7 +213,7 @@ void gated_delta_net(Level level, const GatedDeltaNetArgs& args, std::span<std::
                         : level == Level::avx2 ? avx2::gated_delta_net_item
                                                : avx512::gated_delta_net_item;
   const std::size_t bytes = lane_bytes(level, args.shape);
-  std::byte* base = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
+  std::byte* base = line_aligned(scratch);
   // Whoever comes first takes all the items that nobody else has taken: as much scratch stays in use, and in the caches, as
   // threads are at work.
   std::atomic<std::int64_t> next{0};

@@ -59,10 +59,8 @@ std::vector<Level> supported_levels() {
 }
 
 std::vector<Level> vector_levels() {
-  std::vector<Level> levels;
-  for (const Level level : {Level::avx2, Level::avx512}) {
-    if (runs(level)) levels.push_back(level);
-  }
+  std::vector<Level> levels = supported_levels();
+  std::erase_if(levels, [](Level level) { return level == Level::scalar || level == Level::amx; });
   return levels;
 }
 

@@ -22,14 +22,13 @@ using Words = hn::Vec<U32>;
 constexpr F32 kF32;
 constexpr U32 kU32;
 
-constexpr std::int64_t kRows = 16;         // of a tile
+constexpr std::int64_t kRows = kTileRows;
 constexpr std::int64_t kDepth = 32;        // elements of K of a tile
 constexpr std::int64_t kParts = 3;         // bf16 of an f32
 constexpr std::int64_t kPair = 2 * kRows;  // outputs, or rows, of two tiles
 constexpr std::int64_t kBlock = 1024;      // elements of K that are summed in the tiles; part of the definition
 constexpr std::int64_t kElement = 2;       // bytes of a bf16
 constexpr std::int64_t kLine = 64;         // bytes of a row of a tile of weights
-constexpr std::int64_t kPage = 4096;
 
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
@@ -87,10 +86,6 @@ HWY_INLINE Words cut(Floats& x) {
 HWY_INLINE Words upper_halves(Words a, Words b) {
   const hn::Repartition<std::uint16_t, U32> halves;
   return hn::BitCast(kU32, hn::ConcatOdd(halves, hn::BitCast(halves, b), hn::BitCast(halves, a)));
-}
-
-HWY_INLINE const float* row_of_x(const LinearBlock& block, std::int64_t m) {
-  return block.x + (block.x_rows ? block.x_rows[m] : m) * block.x_stride;
 }
 
 constexpr std::int64_t padded(std::int64_t depth) { return (depth + kDepth - 1) / kDepth * kDepth; }
@@ -298,7 +293,7 @@ class Product {
   // their own, and behind each follows that of the next tile.
   void stream() const {
     configure(0);
-    const std::int64_t spacing = (kPage + row_bytes_ - 1) / row_bytes_, whole = depth_ % kDepth == 0 ? outs_ : 0;
+    const std::int64_t spacing = (kPageBytes + row_bytes_ - 1) / row_bytes_, whole = depth_ % kDepth == 0 ? outs_ : 0;
     std::int64_t n = 0;
     for (; n + spacing * kPair <= whole; n += spacing * kPair) {
       for (std::int64_t i = 0; i < spacing; ++i) stream_strip(n + i, spacing);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/float16.h"
 #include "kernels/cpu/linear_core.h"
+#include "kernels/cpu/rounding.h"
 
 namespace sluice {
 namespace {
@@ -17,33 +18,19 @@ double element(const WeightView& weight, std::int64_t row, std::int64_t col) noe
   return static_cast<double>(to_f32(value));
 }
 
-double element(const WeightView& weight, std::int64_t row, std::int64_t col) noexcept {
-  switch (weight.format) {
-    case WeightFormat::f32:
-      return element<float>(weight, row, col);
-    case WeightFormat::f16:
-      return element<f16>(weight, row, col);
-    case WeightFormat::bf16:
-      return element<bf16>(weight, row, col);
-  }
-  return 0;
-}
-
 void linear_block_scalar(const LinearBlock& block) noexcept {
   for (std::int64_t m = 0; m < block.rows; ++m) {
-    const float* x = block.x + (block.x_rows ? block.x_rows[m] : m) * block.x_stride;
+    const float* x = row_of_x(block, m);
     for (std::int64_t n = 0; n < block.weight.rows; ++n) {
       double sum = 0;
       for (std::int64_t k = 0; k < block.weight.cols; ++k)
-        sum += static_cast<double>(x[k]) * element(block.weight, n, k);
+        sum += static_cast<double>(x[k]) * weight_element(block.weight, n, k);
       float bias = 0;
       if (block.bias) std::memcpy(&bias, reinterpret_cast<const std::byte*>(block.bias) + n * 4, sizeof(bias));
       block.y[m * block.y_stride + n] = static_cast<float>(sum + static_cast<double>(bias));
     }
   }
 }
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
 // As few parts of at most `most` as it takes, of like size but for its being a multiple.
 constexpr std::int64_t even(std::int64_t count, std::int64_t most, std::int64_t multiple) noexcept {
@@ -59,10 +46,9 @@ bool takes_tiles(Level level, const WeightView& weight) noexcept {
 LinearCut tile_cut(std::int64_t rows, const WeightView& weight) noexcept {
   // Few rows: the weight streams from memory, at least a page of each row of a pair of tiles. Many: a block of K of an item's
   // rows stays in the second-level cache while the outputs pass over it, as many as are worth its reading.
-  constexpr std::int64_t kPair = 32;  // outputs, and rows, that two tiles hold
-  constexpr std::int64_t kPage = 4096;
+  constexpr std::int64_t kPair = 2 * amx::kTileRows;  // outputs, and rows, that two tiles hold
   constexpr std::int64_t kMostRows = 192, kMostOuts = 256;
-  if (rows <= kPair) return {ceil_div(kPage, weight.cols * 2) * kPair, kPair};
+  if (rows <= kPair) return {ceil_div(amx::kPageBytes, weight.cols * 2) * kPair, kPair};
   return {even(std::max<std::int64_t>(weight.rows, 1), kMostOuts, kPair), even(rows, kMostRows, kPair)};
 }
 
@@ -104,8 +90,7 @@ void multiply(Level level, const LinearBlock& all, Executor& executor) noexcept 
 }
 
 void pack(const LinearBlock& all, std::byte* packed, Executor& executor) noexcept {
-  constexpr std::int64_t kRows = 16;
-  if (all.rows <= kRows) return linear_pack(all, packed);
+  constexpr std::int64_t kRows = amx::kTileRows;
   parallel_for(executor, ceil_div(all.rows, kRows), [&](std::int64_t item) noexcept {
     LinearBlock block = all;
     block.x += item * kRows * all.x_stride;
@@ -115,6 +100,18 @@ void pack(const LinearBlock& all, std::byte* packed, Executor& executor) noexcep
 }
 
 }  // namespace
+
+double weight_element(const WeightView& weight, std::int64_t row, std::int64_t col) noexcept {
+  switch (weight.format) {
+    case WeightFormat::f32:
+      return element<float>(weight, row, col);
+    case WeightFormat::f16:
+      return element<f16>(weight, row, col);
+    case WeightFormat::bf16:
+      return element<bf16>(weight, row, col);
+  }
+  return 0;
+}
 
 void linear_block(Level level, const LinearBlock& block) noexcept {
   switch (level) {
@@ -159,7 +156,7 @@ std::size_t linear_scratch_bytes(Level level, const LinearArgs& args) noexcept {
 void linear(Level level, const LinearArgs& args, std::span<std::byte> scratch, Executor& executor) noexcept {
   SLUICE_CHECK(scratch.size() >= linear_scratch_bytes(level, args));
   if (!takes_tiles(level, args.weight)) return multiply(level, rows_of(args, 0, args.rows), executor);
-  std::byte* packed = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
+  std::byte* packed = line_aligned(scratch);
   const std::int64_t most = packed_rows(args);
   for (std::int64_t m = 0; m < args.rows; m += most) {
     LinearBlock block = rows_of(args, m, std::min(most, args.rows - m));

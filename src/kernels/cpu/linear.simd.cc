@@ -169,10 +169,6 @@ HWY_INLINE void write(const Tile<R, P, kPaired>& tile, const Target& target) {
   }
 }
 
-HWY_INLINE const float* row_of_x(const LinearBlock& block, std::int64_t m) {
-  return block.x + (block.x_rows ? block.x_rows[m] : m) * block.x_stride;
-}
-
 HWY_INLINE std::int64_t block_count(std::int64_t depth, std::int64_t k) {
   return depth - k < kBlock ? depth - k : kBlock;
 }

@@ -22,13 +22,21 @@ struct LinearBlock {
   const std::byte* packed = nullptr;  // the rows as linear_pack() leaves them, where the whole weight takes them packed
 };
 
+// Row m of x. Compiled into every level's own code, so never a symbol that the levels share.
+[[gnu::always_inline]] inline const float* row_of_x(const LinearBlock& block, std::int64_t m) noexcept {
+  return block.x + (block.x_rows ? block.x_rows[m] : m) * block.x_stride;
+}
+
 namespace avx2 {
 void linear_block(const LinearBlock& block) noexcept;
 }
 namespace avx512 {
 void linear_block(const LinearBlock& block) noexcept;
 }
-namespace amx {  // for bf16 weights and packed rows; see linear_pack()
+namespace amx {                                // for bf16 weights and packed rows; see linear_pack()
+inline constexpr std::int64_t kTileRows = 16;  // of a weight, or of x
+inline constexpr std::int64_t kPageBytes =
+    4096;  // a tile of few rows' products takes its weight's rows from pages of their own
 std::size_t packed_bytes(std::int64_t rows, std::int64_t depth) noexcept;
 void pack_rows(const LinearBlock& block, std::byte* packed) noexcept;
 void linear_block(const LinearBlock& block) noexcept;
@@ -36,6 +44,9 @@ void linear_block(const LinearBlock& block) noexcept;
 
 // The block function of a level; the scalar one is the specification.
 void linear_block(Level level, const LinearBlock& block) noexcept;
+
+// An element of a weight, for the specifications.
+double weight_element(const WeightView& weight, std::int64_t row, std::int64_t col) noexcept;
 
 // Bytes that `rows` rows take when packed for products with a weight; 0 where it is multiplied by the rows as they are.
 std::size_t linear_packed_bytes(Level level, std::int64_t rows, const WeightView& weight) noexcept;

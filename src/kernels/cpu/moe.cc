@@ -2,38 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
-#include "base/float16.h"
+#include "kernels/cpu/linear_core.h"
 #include "kernels/cpu/moe_core.h"
+#include "kernels/cpu/rounding.h"
 
 namespace sluice {
 namespace {
 
-double element(const WeightView& weight, std::int64_t row, std::int64_t col) noexcept {
-  const std::byte* at =
-      weight.bytes + (row * weight.cols + col) * static_cast<std::int64_t>(weight_element_bytes(weight.format));
-  float single;
-  f16 half;
-  bf16 brain;
-  switch (weight.format) {
-    case WeightFormat::f32:
-      std::memcpy(&single, at, 4);
-      return static_cast<double>(single);
-    case WeightFormat::f16:
-      std::memcpy(&half, at, 2);
-      return static_cast<double>(to_f32(half));
-    case WeightFormat::bf16:
-      std::memcpy(&brain, at, 2);
-      return static_cast<double>(to_f32(brain));
-  }
-  return 0;
-}
-
 double dot(const float* x, const WeightView& weight, std::int64_t row) noexcept {
   double sum = 0;
-  for (std::int64_t i = 0; i < weight.cols; ++i) sum += static_cast<double>(x[i]) * element(weight, row, i);
+  for (std::int64_t i = 0; i < weight.cols; ++i) sum += static_cast<double>(x[i]) * weight_element(weight, row, i);
   return sum;
 }
 
@@ -71,7 +51,7 @@ void token_scalar(const MoeArgs& args, std::int64_t token, const TokenScratch& s
 void moe_scalar(const MoeArgs& args, std::span<std::byte> scratch) noexcept {
   const MoeShape& shape = args.shape;
   TokenScratch s;
-  s.p = reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(scratch.data()) + 63) / 64 * 64);
+  s.p = reinterpret_cast<float*>(line_aligned(scratch));
   s.hidden = s.p + shape.experts;
   s.weight = s.hidden + shape.intermediate;
   s.chosen = reinterpret_cast<std::int32_t*>(s.weight + shape.k);

@@ -6,11 +6,10 @@
 
 #include "kernels/cpu/linear_core.h"
 #include "kernels/cpu/moe_core.h"
+#include "kernels/cpu/rounding.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
 // What a chunk of tokens needs; slots are (token, rank) pairs in the order of their experts.
 struct Scratch {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/paged_attention_core.h"
+#include "kernels/cpu/rounding.h"
 
 namespace sluice {
 namespace {
@@ -31,8 +32,6 @@ LevelFunctions functions_of(Level level) noexcept {
   return {avx512::paged_write_cache, avx512::paged_prepare_queries, avx512::paged_attend_segment,
           avx512::paged_merge_segment, avx512::paged_finish_tile};
 }
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
 // How the work of one call is cut, from its shape and lengths alone.
 //
@@ -337,7 +336,7 @@ void paged_attention(Level level, const PagedAttentionArgs& args, std::span<std:
   copy_cache(args, args.key_cache_in, args.key_cache, executor);
   copy_cache(args, args.value_cache_in, args.value_cache, executor);
   if (args.shape.tokens == 0) return;
-  std::byte* aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
+  std::byte* aligned = line_aligned(scratch);
   if (level == Level::scalar) return paged_attention_scalar(args, reinterpret_cast<double*>(aligned));
   Call(level, args, aligned, executor).run();
 }
